@@ -1,0 +1,1 @@
+"""jaxbyz: Byzantine-fault-tolerant federated policy gradient in JAX."""

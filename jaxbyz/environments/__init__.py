@@ -1,0 +1,1 @@
+"""Environments: access to gymnax, and those jaxbyz adds to it."""
