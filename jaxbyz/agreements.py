@@ -1,0 +1,98 @@
+"""Averaging agreement: κ rounds of exchange that bring honest parameters together (Definition 4, Algorithm 3)."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxbyz.attacks.base import Forge, Memory
+from jaxbyz.communication import exchange
+from jaxbyz.registry import Registry
+from jaxbyz.rules import FIFTH, QUARTER, Rule, mda, monna
+from jaxbyz.rules.distances import squared_distances
+
+
+class Agreement(NamedTuple):
+    """A rule applied to all parameters, round after round, every agent sending its new vector in each.
+
+    rule:      what an agent makes of the K vectors it received
+    rounds:    κ; with a tolerance, the most rounds
+    tolerance: stop once the honest diameter is at most this; None runs exactly κ rounds
+    """
+
+    rule: Rule
+    rounds: int
+    tolerance: float | None = None
+
+
+class Agreed(NamedTuple):
+    """parameters [K, D] after agreement; rounds [] that were used."""
+
+    parameters: Float[Array, "K D"]
+    rounds: Array
+
+
+def theorem_rounds(N: int, agents: int, p: float) -> int:
+    """κ = Θ(log(N·K/p²)) of Theorem 2, with constant one and base two: each round halves the diameter."""
+    return max(1, math.ceil(math.log2(N * agents / p**2)))
+
+
+def diameter(parameters: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, ""]:
+    """Δ₂ of honest agents: max_{i,j honest} ‖θ_i − θ_j‖."""
+    both = ~mask[:, None] & ~mask[None, :]
+    return jnp.sqrt(jnp.max(jnp.where(both, squared_distances(parameters), 0.0)))
+
+
+def run_agreement(
+    key: PRNGKeyArray,
+    agreement: Agreement | None,
+    parameters: Float[Array, "K D"],
+    mask: Bool[Array, " K"],
+    forge: Forge | None = None,
+    *,
+    equivocates: bool = False,
+    memory: Memory = (),
+    step: Array | int = 0,
+) -> Agreed:
+    """Avg-Agree_κ among K agents under attack; every agent, Byzantine ones too, updates its state as prescribed."""
+    if agreement is None:
+        return Agreed(parameters, jnp.int32(0))
+    states = _states(agreement.rule, *parameters.shape)
+
+    def once(i: Array, now: Array) -> Array:
+        return exchange(
+            jax.random.fold_in(key, i), agreement.rule, states, now, mask, forge,
+            equivocates=equivocates, memory=memory, step=step,
+        ).rows  # fmt: skip
+
+    if agreement.tolerance is None:
+        done = jax.lax.fori_loop(0, agreement.rounds, once, parameters)
+        return Agreed(done, jnp.int32(agreement.rounds))
+
+    def unsettled(carry: tuple[Array, Array]) -> Array:
+        i, now = carry
+        return (i < agreement.rounds) & (diameter(now, mask) > agreement.tolerance)
+
+    used, done = jax.lax.while_loop(
+        unsettled, lambda carry: (carry[0] + 1, once(*carry)), (jnp.int32(0), parameters)
+    )
+    return Agreed(done, used)
+
+
+def _states(rule: Rule, K: int, D: int) -> Array:
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *jnp.shape(leaf))), rule.init(K, D))
+
+
+agreements = Registry("agreement")
+agreements.add("none", lambda: None, "no agreement: every agent keeps its own parameters")
+agreements.add("mda", mda, "Minimum Diameter Averaging, exact (Algorithm 3)", QUARTER)
+agreements.add(
+    "gda", monna, "Greedy Diameter Averaging: mean of the nearest to one's own (appendix A.3)", FIFTH
+)
+
+CENTRAL_LIMIT = Fraction(1, 2)  # α_max with a trusted server (Assumption 1)

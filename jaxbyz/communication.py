@@ -1,0 +1,88 @@
+"""One round of all-to-all messages: agents speak, the adversary forges, every receiver applies its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxbyz.attacks.base import Forge, Memory, View
+from jaxbyz.rules.base import Outcome, Receiver, Rule, State
+
+RECEIVERS_AT_ONCE = 64  # more receivers than this are taken in turn: no [K, K, D] array is ever materialised
+
+
+def received(
+    key: PRNGKeyArray, view: View, forge: Forge | None, receiver: Int[Array, ""], *, restore_own: bool = True
+) -> Float[Array, "K D"]:
+    """What one receiver gets: honest rows as they are, Byzantine rows forged, its own row true if so asked.
+
+    A Byzantine agent cannot alter even its own state, so where a rule trusts the receiver's own vector that vector is
+    the true one.
+    """
+    if forge is None:
+        return view.messages
+    lies = view.mask
+    if restore_own:
+        lies = lies & (jnp.arange(lies.shape[0]) != receiver)
+    return jnp.where(lies[:, None], forge(key, view, receiver), view.messages)
+
+
+def seen_rule(rule: Rule, key: PRNGKeyArray, state: State) -> Callable[[Array], Array]:
+    """The rule as the adversary can try it out: messages [K, D] -> [D], with a key of its own guess."""
+
+    def aggregate(messages: Array) -> Array:
+        receiver = Receiver(messages[0], jnp.int32(0))
+        return rule.apply(key, messages, receiver, state).rows[0]
+
+    return aggregate
+
+
+def exchange(
+    key: PRNGKeyArray,
+    rule: Rule,
+    states: State,
+    messages: Float[Array, "K D"],
+    mask: Bool[Array, " K"],
+    forge: Forge | None,
+    *,
+    equivocates: bool,
+    memory: Memory = (),
+    step: Int[Array, ""] | int = 0,
+) -> Outcome:
+    """One round among K agents: rows [K, D] (what each receiver computed), shares [K, K], states [K, …].
+
+    When no sender equivocates and the rule is the same function for everyone, it is computed once and handed to all.
+    """
+    K = messages.shape[0]
+    key_forge, key_rule, key_guess = jax.random.split(key, 3)
+    first = jax.tree.map(lambda leaf: leaf[0], states)
+    view = View(messages, mask, seen_rule(rule, key_guess, first), memory, jnp.asarray(step, jnp.int32))
+    alike = forge is None or not equivocates
+
+    if alike and not (rule.personal or rule.random or rule.stateful):
+        sent = received(key_forge, view, forge, jnp.int32(0), restore_own=False)
+        one = rule.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), first)
+        return Outcome(
+            jnp.broadcast_to(one.rows, messages.shape), jnp.broadcast_to(one.shares, (K, K)), states
+        )
+
+    common = received(key_forge, view, forge, jnp.int32(0), restore_own=False) if alike else None
+
+    def receive(inputs: tuple[Array, State]) -> Outcome:
+        index, state = inputs
+        if common is None:
+            sent = received(key_forge, view, forge, index, restore_own=rule.personal)
+        else:
+            sent = common.at[index].set(messages[index]) if rule.personal else common
+        outcome = rule.apply(
+            jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state
+        )
+        return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
+
+    receivers = (jnp.arange(K, dtype=jnp.int32), states)
+    if K <= RECEIVERS_AT_ONCE:
+        return jax.vmap(receive)(receivers)
+    return jax.lax.map(receive, receivers, batch_size=RECEIVERS_AT_ONCE)

@@ -1,0 +1,151 @@
+"""What a rule is: a pure function from n messages to fewer, with the share each sender has in the result.
+
+Aggregators (n messages to one) and pre-aggregators (n messages to m) are the same kind of thing and chain:
+
+    rule = chain(bucketing(size=2), krum(byzantine=3))
+    rows, shares, state = rule.apply(key, messages, receiver, rule.init(n, D))
+
+Shapes: messages [n, D] (senders by parameters), rows [m, D], shares [m, n]. An aggregator has m = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+State = Any  # a pytree of arrays; () for a rule without memory
+
+
+class Receiver(NamedTuple):
+    """Who applies the rule: rules that trust their owner's vector, or that live on a graph, need to know.
+
+    own:   [D] the receiver's own (true) message; it is also row `index` of the messages it looks at.
+    index: [] which row is its own.
+    """
+
+    own: Float[Array, " D"]
+    index: Int[Array, ""]
+
+
+class Outcome(NamedTuple):
+    """rows [m, D]; shares [m, n]: part of each sender in each row, rows of shares sum to 1; the next state."""
+
+    rows: Float[Array, "m D"]
+    shares: Float[Array, "m n"]
+    state: State
+
+
+class Rule(NamedTuple):
+    """A pair of pure functions and two static facts the trainer uses to avoid repeated work.
+
+    apply:    (key, messages [n, D], receiver, state) -> Outcome
+    init:     (n, D) -> state
+    personal: the result depends on the receiver (its own row or its place in a graph)
+    random:   the result depends on the key
+    stateful: the result depends on the state
+    """
+
+    apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, State], Outcome]
+    init: Callable[[int, int], State] = lambda n, D: ()
+    personal: bool = False
+    random: bool = False
+    stateful: bool = False
+
+
+def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Rule:
+    """An aggregator Σ_i w_i x_i from a function messages [n, D] -> weights [n] that sum to one.
+
+    Rows of zero weight are left out before the product, so a non-finite row of no weight does no harm.
+    """
+
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+        share = weights(messages)[None, :]
+        return Outcome(mix(share, messages), share, state)
+
+    return Rule(apply)
+
+
+def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Array, "m D"]:
+    """shares @ messages with 0·inf = 0: rows nobody uses are zeroed first. Exact for a one-hot share."""
+    used = jnp.any(shares != 0, axis=0)
+    return jnp.matmul(shares, jnp.where(used[:, None], messages, 0.0), precision=jax.lax.Precision.HIGHEST)
+
+
+def from_function(function: Callable[..., Array]) -> Rule:
+    """A user's plain function as a rule: `(key, messages [n, D]) -> [D]` or `(messages [n, D]) -> [D]`.
+
+    Nothing is known of the senders' shares, so they are NaN and the metric `byzantine_weight` says so.
+    """
+    takes_key = _positional_arguments(function) >= 2
+
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+        vector = function(key, messages) if takes_key else function(messages)
+        if vector.shape != messages.shape[1:]:
+            raise ValueError(
+                f"aggregator {getattr(function, '__name__', function)!r} returned shape {vector.shape} for messages "
+                f"{messages.shape}: it must return one vector of shape {messages.shape[1:]}"
+            )
+        return Outcome(vector[None], jnp.full((1, messages.shape[0]), jnp.nan, messages.dtype), state)
+
+    return Rule(apply, random=takes_key)
+
+
+def _positional_arguments(function: Callable[..., Any]) -> int:
+    import inspect
+
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values()
+    )
+
+
+def chain(*rules: Rule) -> Rule:
+    """Apply rules one after another, as `optax.chain` does: pre-aggregators first, the aggregator last.
+
+    Shares multiply: sender i has share Σ_b S2[0, b] S1[b, i] in the result.
+    """
+    if len(rules) == 1:
+        return rules[0]
+
+    def init(n: int, D: int) -> State:
+        states = []
+        for rule in rules:
+            states.append(rule.init(n, D))
+            n = jax.eval_shape(_rows_of(rule), jnp.zeros((n, D))).shape[0]
+        return tuple(states)
+
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+        shares = jnp.eye(messages.shape[0], dtype=messages.dtype)
+        states = []
+        for i, rule in enumerate(rules):
+            messages, part, after = rule.apply(jax.random.fold_in(key, i), messages, receiver, state[i])
+            shares = part @ shares
+            states.append(after)
+        return Outcome(messages, shares, tuple(states))
+
+    return Rule(
+        apply,
+        init,
+        personal=any(rule.personal for rule in rules),
+        random=any(rule.random for rule in rules),
+        stateful=any(rule.stateful for rule in rules),
+    )
+
+
+def _rows_of(rule: Rule) -> Callable[[Array], Array]:
+    def rows(messages: Array) -> Array:
+        state = rule.init(*messages.shape)
+        return rule.apply(jax.random.key(0), messages, Receiver(messages[0], jnp.int32(0)), state).rows
+
+    return rows
+
+
+def usable(messages: Float[Array, "n D"]) -> Array:
+    """[n] bool: rows that can take part. A row with a non-finite entry, or one so large that squared distances
+    would overflow, is a vote for nothing: it counts as one Byzantine message at infinite distance."""
+    bound = jnp.sqrt(jnp.finfo(messages.dtype).max / (16.0 * max(messages.shape[1], 1)))
+    return jnp.all(jnp.abs(messages) <= bound, axis=1)  # a comparison with NaN is False
