@@ -1,1 +1,5 @@
-"""Environments: access to gymnax, and those jaxbyz adds to it."""
+"""Environments: every gymnax environment, and those jaxbyz adds."""
+
+from jaxbyz.environments.access import ActionSpace, Environment, Step, adapt, environments, make_environment
+
+__all__ = ["ActionSpace", "Environment", "Step", "adapt", "environments", "make_environment"]

@@ -1,0 +1,329 @@
+"""Named algorithms as short compositions: DecByzPG, ByzPG, PAGE-PG, Dec-PAGE-PG, Fed-PAGE-PG.
+
+An algorithm is two pure functions, `init(key) -> State` and `step(state, coin) -> (State, Metrics)`: one iteration,
+one compiled program. The coin c_t is an argument because it is common knowledge: runs that share it can be batched
+without paying for both branches. The first coin must be True (Algorithms 1 and 2: "c_t = 1 or t = 0").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxbyz.agreements import Agreement, diameter, run_agreement
+from jaxbyz.attacks import Attack, View, no_attack
+from jaxbyz.communication import exchange, received, seen_rule
+from jaxbyz.environments import Environment
+from jaxbyz.page import Page, Sampled, sampler
+from jaxbyz.policies import Policy
+from jaxbyz.registry import Registry
+from jaxbyz.rules import Receiver, Rule, mean
+from jaxbyz.schedules import Schedule, fixed
+
+FLOAT_BYTES = 4
+
+
+class State(NamedTuple):
+    """What agents carry from iteration to iteration. A central algorithm has one row, the server's.
+
+    step [] t; key of the run; parameters [K, D] θ_t; previous [K, D] θ_{t−1}; memory [K, D] v_{t−1} as `Page.previous`
+    says; optimizer, one state an agent; rules, one state a receiver; adversary, what the attack remembers.
+    """
+
+    step: Int[Array, ""]
+    key: PRNGKeyArray
+    parameters: Float[Array, "K D"]
+    previous: Float[Array, "K D"]
+    memory: Float[Array, "K D"]
+    optimizer: Any
+    rules: Any
+    adversary: Any
+
+
+class Metrics(NamedTuple):
+    """One iteration in numbers, [] each unless said.
+
+    trajectories: sampled by an agent in this iteration (N or B)
+    returns:      mean undiscounted return over honest agents' trajectories
+    worst:        least mean return of an honest agent
+    length:       mean episode length over honest agents
+    diameter:     max distance between honest parameters after agreement
+    coin:         1 for a large batch
+    ess:          effective sample size of the importance weights over B, mean over honest agents (1: large batch)
+    max_weight:   largest importance weight of honest agents
+    byzantine_weight: share of Byzantine messages in the aggregate, mean over honest receivers; NaN where undefined
+    gradient_norm: mean norm of honest receivers' aggregates
+    rounds:       agreement rounds used
+    bytes_sent:   by all agents together, D floats a message
+    shares [K]:   share of each sender in the aggregate, mean over honest receivers
+    byzantine [K]: who was Byzantine
+    """
+
+    trajectories: Array
+    returns: Array
+    worst: Array
+    length: Array
+    diameter: Array
+    coin: Array
+    ess: Array
+    max_weight: Array
+    byzantine_weight: Array
+    gradient_norm: Array
+    rounds: Array
+    bytes_sent: Array
+    shares: Array
+    byzantine: Array
+
+
+class Algorithm(NamedTuple):
+    """init: key -> State; step: (State, coin []) -> (State, Metrics); p: probability of a large batch."""
+
+    init: Callable[[PRNGKeyArray], State]
+    step: Callable[[State, Array], tuple[State, Metrics]]
+    agents: int
+    p: float
+    page: Page
+    policy: Policy
+    environment: Environment
+
+
+def decbyzpg(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    aggregator: Rule,
+    agreement: Agreement | None,
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    attack: Attack | None = None,
+    schedule: Schedule | None = None,
+    page: Page = Page(),
+    p: float = 0.2,
+) -> Algorithm:
+    """DecByzPG (Algorithm 2): every agent samples, aggregates what it receives, steps, and agrees on parameters."""
+    page.check()
+    K, D = agents, policy.size
+    attack = no_attack() if attack is None else attack
+    schedule = fixed(K, byzantine) if schedule is None else schedule
+    interference = attack.interfere(environment.actions) if attack.interfere else None
+    sample = sampler(environment, policy, page, interference)
+
+    def init(key: PRNGKeyArray) -> State:
+        theta = policy.init(jax.random.fold_in(key, 0))
+        return _start(key, jnp.tile(theta, (K, 1)), optimizer, aggregator, K, attack)
+
+    def step(state: State, coin: Array) -> tuple[State, Metrics]:
+        key_sample, key_gradients, key_parameters = _keys(state)
+        mask = schedule(jax.random.fold_in(state.key, 1), state.step)
+        memory = _previous_estimate(page, state)
+        sampled = sample(coin, state.parameters, state.previous, memory, jax.random.split(key_sample, K), mask)
+        aggregate = exchange(
+            key_gradients, aggregator, state.rules, sampled.estimate, mask, attack.gradients,
+            equivocates=attack.equivocates, memory=state.adversary, step=state.step,
+        )  # fmt: skip
+        proposed, optimizer_state = ascend(optimizer, aggregate.rows, state.optimizer, state.parameters)
+        agreed = run_agreement(
+            key_parameters, agreement, proposed, mask, attack.parameters,
+            equivocates=attack.equivocates, memory=state.adversary, step=state.step,
+        )  # fmt: skip
+        view = View(
+            sampled.estimate, mask, seen_rule(aggregator, key_gradients, state.rules), state.adversary, state.step
+        )
+        following = State(
+            state.step + 1,
+            state.key,
+            agreed.parameters,
+            state.parameters,
+            sampled.estimate if page.previous == "own" else aggregate.rows,
+            optimizer_state,
+            aggregate.state,
+            attack.remember(view),
+        )
+        bytes_sent = (1.0 + agreed.rounds.astype(jnp.float32)) * (K * K * D * FLOAT_BYTES)
+        metrics = _metrics(
+            page, coin, sampled, mask, aggregate.rows, aggregate.shares,
+            diameter(agreed.parameters, mask), agreed.rounds, bytes_sent,
+        )  # fmt: skip
+        return following, metrics
+
+    return Algorithm(init, step, K, p, page, policy, environment)
+
+
+def byzpg(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    aggregator: Rule,
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    attack: Attack | None = None,
+    schedule: Schedule | None = None,
+    page: Page = Page(),
+    p: float = 0.2,
+) -> Algorithm:
+    """ByzPG (Algorithm 1): a trusted server aggregates workers' large batches and samples small batches alone."""
+    page.check()
+    K, D = agents, policy.size
+    attack = no_attack() if attack is None else attack
+    schedule = fixed(K, byzantine) if schedule is None else schedule
+    interference = attack.interfere(environment.actions) if attack.interfere else None
+    sample = sampler(environment, policy, page, interference)
+
+    def init(key: PRNGKeyArray) -> State:
+        theta = policy.init(jax.random.fold_in(key, 0))
+        return _start(key, theta[None], optimizer, aggregator, K, attack)
+
+    def step(state: State, coin: Array) -> tuple[State, Metrics]:
+        key_sample, key_gradients, _ = _keys(state)
+        mask = schedule(jax.random.fold_in(state.key, 1), state.step)
+        rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
+        nothing = jnp.zeros((1, K))
+
+        def workers() -> tuple[Sampled, Array, Array, Any, Any]:
+            theta = jnp.tile(state.parameters, (K, 1))
+            sampled = sample(jnp.bool_(True), theta, theta, theta, jax.random.split(key_sample, K), mask)
+            key_forge, key_rule, key_guess = jax.random.split(key_gradients, 3)
+            guess = seen_rule(aggregator, key_guess, rule_state)
+            view = View(sampled.estimate, mask, guess, state.adversary, state.step)
+            sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
+            out = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
+            return sampled, out.rows, out.shares, out.state, attack.remember(view)
+
+        def server() -> tuple[Sampled, Array, Array, Any, Any]:
+            memory = _previous_estimate(page, state)
+            alone = sample(
+                jnp.bool_(False), state.parameters, state.previous, memory, key_sample[None], jnp.zeros((1,), bool)
+            )
+            everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), alone)
+            return everyone, alone.estimate, nothing, rule_state, state.adversary
+
+        sampled, v, shares, rule_state, adversary = jax.lax.cond(coin, workers, server)
+        theta, optimizer_state = ascend(optimizer, v, state.optimizer, state.parameters)
+        following = State(
+            state.step + 1,
+            state.key,
+            theta,
+            state.parameters,
+            v,
+            optimizer_state,
+            jax.tree.map(lambda leaf: leaf[None], rule_state),
+            adversary,
+        )
+        bytes_sent = jnp.where(coin, 2.0, 1.0) * (K * D * FLOAT_BYTES)  # gradients up when c_t = 1, parameters down
+        metrics = _metrics(
+            page, coin, sampled, mask, jnp.tile(v, (K, 1)), jnp.tile(shares, (K, 1)),
+            jnp.float32(0.0), jnp.int32(0), bytes_sent,
+        )  # fmt: skip
+        return following, metrics
+
+    return Algorithm(init, step, K, p, page, policy, environment)
+
+
+def dec_page_pg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
+    """Dec-PAGE-PG: DecByzPG with the mean and no agreement; not fault-tolerant."""
+    return decbyzpg(environment, policy, **{**options, "aggregator": mean(), "agreement": None})
+
+
+def fed_page_pg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
+    """Fed-PAGE-PG: ByzPG with the mean; not fault-tolerant."""
+    options.pop("agreement", None)
+    return byzpg(environment, policy, **{**options, "aggregator": mean()})
+
+
+def page_pg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
+    """PAGE-PG: one agent alone (Gargiani et al. 2022)."""
+    return dec_page_pg(
+        environment, policy, **{**options, "agents": 1, "byzantine": 0, "attack": None, "schedule": None}
+    )
+
+
+def ascend(
+    optimizer: optax.GradientTransformation, direction: Float[Array, "K D"], state: Any, parameters: Float[Array, "K D"]
+) -> tuple[Float[Array, "K D"], Any]:
+    """One optimizer step uphill for each agent; optax goes downhill, hence the sign."""
+    updates, state = jax.vmap(optimizer.update)(-direction, state, parameters)
+    return optax.apply_updates(parameters, updates), state
+
+
+def _start(
+    key: PRNGKeyArray,
+    parameters: Float[Array, "R D"],
+    optimizer: optax.GradientTransformation,
+    rule: Rule,
+    senders: int,
+    attack: Attack,
+) -> State:
+    receivers, D = parameters.shape
+    rules = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (receivers, *jnp.shape(leaf))), rule.init(senders, D))
+    return State(
+        jnp.int32(0),
+        key,
+        parameters,
+        parameters,
+        jnp.zeros_like(parameters),
+        jax.vmap(optimizer.init)(parameters),
+        rules,
+        attack.init(senders, D),
+    )
+
+
+def _keys(state: State) -> PRNGKeyArray:
+    return jax.random.split(jax.random.fold_in(jax.random.fold_in(state.key, 2), state.step), 3)
+
+
+def _previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:
+    if page.previous == "realized":
+        assert page.eta is not None
+        return (state.parameters - state.previous) / page.eta
+    return state.memory
+
+
+def _metrics(
+    page: Page,
+    coin: Array,
+    sampled: Sampled,
+    mask: Array,
+    aggregates: Array,
+    shares: Array,
+    spread: Array,
+    rounds: Array,
+    bytes_sent: Array,
+) -> Metrics:
+    honest = ~mask
+
+    def over_honest(values: Array) -> Array:
+        weight = honest.reshape(-1, *([1] * (values.ndim - 1)))
+        return jnp.sum(jnp.where(weight, values, 0.0), axis=0) / jnp.maximum(jnp.sum(honest), 1)
+
+    senders = over_honest(shares)
+    return Metrics(
+        trajectories=jnp.where(coin, page.N, page.B).astype(jnp.int32),
+        returns=over_honest(sampled.returns),
+        worst=jnp.min(jnp.where(honest, sampled.returns, jnp.inf)),
+        length=over_honest(sampled.lengths),
+        diameter=spread,
+        coin=coin.astype(jnp.int32),
+        ess=over_honest(sampled.ess),
+        max_weight=jnp.max(jnp.where(honest, sampled.largest, 0.0)),
+        byzantine_weight=jnp.sum(jnp.where(mask, senders, 0.0 * senders)),
+        gradient_norm=over_honest(jnp.linalg.norm(aggregates, axis=1)),
+        rounds=rounds,
+        bytes_sent=bytes_sent,
+        shares=senders,
+        byzantine=mask,
+    )
+
+
+algorithms = Registry("algorithm")
+algorithms.add("decbyzpg", decbyzpg)
+algorithms.add("byzpg", byzpg)
+algorithms.add("page-pg", page_pg)
+algorithms.add("dec-page-pg", dec_page_pg)
+algorithms.add("fed-page-pg", fed_page_pg)

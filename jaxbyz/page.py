@@ -1,0 +1,152 @@
+"""The PAGE-PG estimate of one iteration: a large batch, or a small one that corrects the previous estimate.
+
+    c_t = 1:  ṽ_t = (1/N) Σ_i g(τ_i | θ_t)
+    c_t = 0:  ṽ_t = (1/B) Σ_i g(τ_i | θ_t) + v_{t−1} − (1/B) Σ_i g^ω(τ_i | θ_{t−1})
+
+Sampling and estimating happen inside one function whose agent axis swallows every `vmap` put around it, so that
+a sweep over seeds is one batch of lanes with one end, not a batch of loops that each pay for both outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxbyz.attacks.base import Interference
+from jaxbyz.environments import Environment
+from jaxbyz.estimators import Estimator, estimate, importance_weights
+from jaxbyz.policies import Policy
+from jaxbyz.registry import UsageError
+from jaxbyz.rollout import Episodes, collect
+
+PREVIOUS = ("aggregated", "own", "realized")
+
+
+class Page(NamedTuple):
+    """Numbers of the switch.
+
+    N, B:      large and small batch size, in trajectories an agent
+    estimator: how a batch becomes a gradient
+    previous:  what v_{t−1} is in the small-batch formula:
+               realized (θ_t − θ_{t−1})/η, the paper's letter, a gradient only under plain ascent with step eta;
+               aggregated v_{t−1}^{(k)}, the agent's result of Aggregate; own ṽ_{t−1}^{(k)}, what it sent.
+    eta:       step size η, used by `realized` only
+    clip_norm: scale ṽ down to this norm before it is sent; None leaves it
+    """
+
+    N: int = 50
+    B: int = 4
+    estimator: Estimator = Estimator()
+    previous: str = "aggregated"
+    eta: float | None = None
+    clip_norm: float | None = None
+
+    def check(self) -> Page:
+        """Raise a one-line error where the numbers make no sense."""
+        if self.N < 1 or self.B < 1:
+            raise UsageError(f"N={self.N}, B={self.B}: batch sizes are at least 1")
+        if self.B > self.N:
+            raise UsageError(f"B={self.B} exceeds N={self.N}: the small batch is at most the large one")
+        if self.previous not in PREVIOUS:
+            raise UsageError(f"previous={self.previous!r} is unknown: one of {', '.join(PREVIOUS)}")
+        if self.previous == "realized" and not self.eta:
+            raise UsageError("previous='realized' needs a constant step size eta and plain ascent (optimizer=sgd)")
+        self.estimator.check()
+        return self
+
+
+class Sampled(NamedTuple):
+    """One iteration's estimates of A agents.
+
+    estimate [A, D] ṽ; returns, lengths [A] means over the batch; ess, largest [A] of the importance weights; steps [A].
+    """
+
+    estimate: Float[Array, "A D"]
+    returns: Float[Array, " A"]
+    lengths: Float[Array, " A"]
+    ess: Float[Array, " A"]
+    largest: Float[Array, " A"]
+
+
+def sampler(
+    environment: Environment, policy: Policy, page: Page, interference: Interference | None
+) -> Callable[..., Sampled]:
+    """(coin [], θ_t [A, D], θ_{t−1} [A, D], v_{t−1} [A, D], keys [A], mask [A]) -> Sampled.
+
+    With one coin for all, only the branch it shows is run, also under vmap over everything else.
+    """
+    estimator = page.estimator
+
+    def run(parameters: Array, keys: PRNGKeyArray, mask: Bool[Array, " A"], batch: int) -> Episodes:
+        episodes = collect(environment, policy, parameters, keys, batch, estimator.horizon, interference, mask)
+        if interference is not None and interference.rewards is not None:
+            lie = jax.vmap(interference.rewards, in_axes=(0, 1, 1), out_axes=1)
+            lied = lie(jax.vmap(lambda key: jax.random.fold_in(key, 4))(keys), episodes.rewards, episodes.alive)
+            episodes = episodes._replace(rewards=jnp.where(mask[None, :, None], lied, episodes.rewards))
+        return episodes
+
+    def summary(episodes: Episodes, estimate: Array, ess: Array, largest: Array) -> Sampled:
+        returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
+        return Sampled(estimate, returns, lengths, ess, largest)
+
+    @fold_agents
+    def large(parameters: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
+        episodes = run(parameters, keys, mask, page.N)
+        one = jnp.ones(parameters.shape[0])
+        return summary(episodes, estimate(estimator, policy, parameters, episodes), one, one)
+
+    @fold_agents
+    def small(parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
+        episodes = run(parameters, keys, mask, page.B)
+        weights = importance_weights(estimator, policy, previous, episodes)
+        now = estimate(estimator, policy, parameters, episodes)
+        before = estimate(estimator, policy, previous, episodes, weights.values)
+        return summary(episodes, now + (memory - before), weights.ess, weights.largest)
+
+    def sample(
+        coin: Array, parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array
+    ) -> Sampled:
+        sampled = jax.lax.cond(
+            coin,
+            lambda: large(parameters, keys, mask),
+            lambda: small(parameters, previous, memory, keys, mask),
+        )
+        return sampled._replace(estimate=clip_norm(sampled.estimate, page.clip_norm))
+
+    return sample
+
+
+def clip_norm(vectors: Float[Array, "A D"], limit: float | None) -> Float[Array, "A D"]:
+    """Each row scaled down to norm `limit` if it is longer."""
+    if limit is None:
+        return vectors
+    norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors * jnp.minimum(1.0, limit / jnp.maximum(norms, jnp.finfo(vectors.dtype).tiny))
+
+
+def fold_agents(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let vmap put its axis into the agent axis: f on [S, A, …] becomes f on [S·A, …], one loop for all.
+
+    Every argument and result of `function` has the agent axis first. `vmap` of a while loop would go on until every
+    member has ended, copying all it carries under a select; the folded loop simply has more lanes.
+    """
+    folded = jax.custom_batching.custom_vmap(function)
+
+    @folded.def_vmap
+    def rule(size: int, batched: list[bool], *arguments: Any) -> tuple[Any, Any]:
+        def flat(argument: Any, is_batched: Any) -> Any:
+            def leaf(x: Array, b: bool) -> Array:
+                x = x if b else jnp.broadcast_to(x, (size, *x.shape))
+                return x.reshape(size * x.shape[1], *x.shape[2:])
+
+            return jax.tree.map(leaf, argument, is_batched)
+
+        result = folded(*(flat(a, b) for a, b in zip(arguments, batched, strict=True)))
+        result = jax.tree.map(lambda x: x.reshape(size, x.shape[0] // size, *x.shape[1:]), result)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return folded
