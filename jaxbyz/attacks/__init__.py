@@ -1,25 +1,102 @@
 """What liars do: in the environment, on gradients, on parameters; and the registry of attacks."""
 
-from jaxbyz.attacks.base import Attack, Interference, View, from_function, honest_mean, honest_std
+from functools import partial
+
+from jaxbyz.attacks.base import (
+    Attack,
+    Interference,
+    View,
+    from_function,
+    honest_mean,
+    honest_squares,
+    honest_std,
+    mirror,
+    on_messages,
+    same_for_all,
+    sent,
+    tried,
+)
+from jaxbyz.attacks.environment import constant_action, reward_flip, reward_shuffle
+from jaxbyz.attacks.gradient_found import gradient_found
+from jaxbyz.attacks.graphs import dissensus
+from jaxbyz.attacks.line_search import opt_alie, opt_ipm
 from jaxbyz.attacks.paper import avg_zero, large_noise, no_attack, random_action
+from jaxbyz.attacks.simple import fedpg_br, fedpg_br_noise, gaussian, inf, ipm, nan, sign_flip, zero
+from jaxbyz.attacks.statistical import alie, mimic, mimic_warmup, min_max, min_sum
 from jaxbyz.registry import Registry
 
 attacks = Registry("attack")
 attacks.add("none", no_attack)
-attacks.add("random-action", random_action)
-attacks.add("large-noise", large_noise)
-attacks.add("avg-zero", avg_zero)
+attacks.add("random-action", random_action, "acts uniformly at random (paper)")
+attacks.add("constant-action", constant_action, "always takes the same action")
+attacks.add("reward-flip", reward_flip, "learns from negated rewards")
+attacks.add("reward-shuffle", reward_shuffle, "permutes the rewards within each episode")
+attacks.add("large-noise", large_noise, "N(0, 100²) noise, fresh for every receiver (paper)")
+attacks.add("avg-zero", avg_zero, "makes the average of all gradients zero (paper)")
+attacks.add("sign-flip", sign_flip, "sends the negative of its own message")
+attacks.add("ipm", ipm, "inner-product manipulation: −ε times the honest mean")
+attacks.add("alie", alie, "a little is enough: honest mean ± z honest standard deviations")
+attacks.add("opt-ipm", opt_ipm, "IPM with the ε that moves this rule's aggregate furthest")
+attacks.add("opt-alie", opt_alie, "ALIE with the z that moves this rule's aggregate furthest")
+attacks.add("mimic", mimic, "repeats one honest agent")
+attacks.add("mimic-warmup", mimic_warmup, "repeats the honest agent farthest along the largest honest spread")
+attacks.add("min-max", min_max, "as far as the largest honest distance allows")
+attacks.add("min-sum", min_sum, "as far as the largest honest sum of squared distances allows")
+attacks.add("gaussian", gaussian, "N(0, 200²) noise, the same for all receivers")
+attacks.add("zero", zero, "sends zero")
+attacks.add("inf", inf, "sends infinity")
+attacks.add("nan", nan, "sends not-a-number")
+attacks.add("fedpg-br", fedpg_br, "FedPG-BR's colluders: their mean plus a far random direction")
+attacks.add("fedpg-br-noise", fedpg_br_noise, "FedPG-BR's random noise: its own message plus thrice its range")
+attacks.add(
+    "equivocating-alie",
+    partial(alie, equivocate=True),
+    "ALIE down for half of the receivers, up for the others",
+)
+attacks.add(
+    "equivocating-min-max",
+    partial(min_max, equivocate=True),
+    "MinMax one way for half of the receivers, the other way for the others",
+)
+attacks.add("dissensus", dissensus, "undoes gossip: pushes each receiver away from its honest neighbours")
+attacks.add("gradient-found", gradient_found, "found by gradient ascent through the rule in use")
 
 __all__ = [
     "Attack",
     "Interference",
     "View",
+    "alie",
     "attacks",
     "avg_zero",
+    "constant_action",
+    "dissensus",
+    "fedpg_br",
+    "fedpg_br_noise",
     "from_function",
+    "gaussian",
+    "gradient_found",
     "honest_mean",
+    "honest_squares",
     "honest_std",
+    "inf",
+    "ipm",
     "large_noise",
+    "mimic",
+    "mimic_warmup",
+    "min_max",
+    "min_sum",
+    "mirror",
+    "nan",
     "no_attack",
+    "on_messages",
+    "opt_alie",
+    "opt_ipm",
     "random_action",
+    "reward_flip",
+    "reward_shuffle",
+    "same_for_all",
+    "sent",
+    "sign_flip",
+    "tried",
+    "zero",
 ]

@@ -8,8 +8,9 @@ Whatever it returns in the rows of honest senders is ignored.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -24,6 +25,10 @@ class View(NamedTuple):
     rule:     messages [K, D] -> [D], the aggregator or the agreement's rule that the receivers apply
     memory:   what the attack remembered
     step:     [] iteration t
+    trial:    (key, messages [K, D], receiver index) -> [D], the rule as any receiver would apply it under any key;
+              None when only `rule` is known
+    random:   whether the rule draws random numbers, so that what it does should be averaged over keys
+    weights:  [K, K] mixing weights W (receiver, sender) of the graph; None for all-to-all
     """
 
     messages: Float[Array, "K D"]
@@ -31,6 +36,9 @@ class View(NamedTuple):
     rule: Callable[[Float[Array, "K D"]], Float[Array, " D"]]
     memory: Memory
     step: Int[Array, ""]
+    trial: Callable[[PRNGKeyArray, Array, Array], Array] | None = None
+    random: bool = False
+    weights: Array | None = None
 
 
 Forge = Callable[[PRNGKeyArray, View, Int[Array, ""]], Float[Array, "K D"]]
@@ -82,6 +90,64 @@ def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> At
     return Attack(gradients=forge, equivocates=True)
 
 
+Place = Literal["gradients", "parameters", "both"]
+
+
+def on_messages(forge: Forge, on: Place, *, equivocates: bool = False, mirrored: bool = False, **rest: Any) -> Attack:
+    """An attack that forges with one function in the places named by `on`; `mirrored` wraps it in `mirror`."""
+    if on not in ("gradients", "parameters", "both"):
+        raise ValueError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
+    if mirrored:
+        forge, equivocates = mirror(forge), True
+    return Attack(
+        gradients=forge if on != "parameters" else None,
+        parameters=forge if on != "gradients" else None,
+        equivocates=equivocates,
+        **rest,
+    )
+
+
+def mirror(forge: Forge) -> Forge:
+    """Tell every second honest receiver the lie's mirror image about the honest mean: x to one, 2μ − x to the next.
+
+    The two halves of the honest agents are pulled in opposite directions, which no rule can see from the messages
+    of one receiver. Receivers are counted among the honest, so the halves are even for every mask.
+    """
+
+    def forged(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        lie = forge(key, view, receiver)
+        odd = jnp.cumsum(~view.mask)[receiver] % 2 == 0
+        return jnp.where(odd, 2.0 * honest_mean(view.messages, view.mask) - lie, lie)
+
+    return forged
+
+
+def same_for_all(row: Float[Array, " D"], view: View) -> Float[Array, "K D"]:
+    """One forged row said by every Byzantine sender; a broadcast, so nothing is copied."""
+    return jnp.broadcast_to(row, view.messages.shape)
+
+
+def sent(view: View, forged: Float[Array, "K D"]) -> Float[Array, "K D"]:
+    """What goes over the wire: forged rows of Byzantine senders, true rows of honest ones."""
+    return jnp.where(view.mask[:, None], forged, view.messages)
+
+
+def tried(
+    view: View, messages: Float[Array, "K D"], *, key: PRNGKeyArray | None = None, receiver: Array | None = None
+) -> Float[Array, " D"]:
+    """[D] what an honest receiver would make of these messages: the first honest one, unless `receiver` says who.
+
+    Where the view knows the rule only as its first agent applies it, the receiver's row changes places with row 0,
+    which is the same thing for every rule that does not live on a graph.
+    """
+    receiver = jnp.argmin(view.mask) if receiver is None else receiver
+    if view.trial is not None and key is not None:
+        return view.trial(key, messages, receiver)
+    places = jnp.arange(messages.shape[0])
+    swapped = jnp.where(places == 0, receiver, jnp.where(places == receiver, 0, places))
+    return view.rule(messages[swapped])
+
+
 def honest_mean(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, " D"]:
     """Mean over senders that are not Byzantine."""
     honest = (~mask).astype(messages.dtype)
@@ -93,3 +159,12 @@ def honest_std(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[
     """Coordinate-wise standard deviation over senders that are not Byzantine."""
     gaps = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask))
     return jnp.sqrt(jnp.sum(gaps * gaps, axis=0) / jnp.maximum(jnp.sum(~mask), 1))
+
+
+def honest_squares(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, "K K"]:
+    """[K, K] ‖x_i − x_j‖² for pairs of senders that are not Byzantine, zero elsewhere."""
+    y = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask))
+    gram = jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
+    norms = jnp.diagonal(gram)
+    both = ~mask[:, None] & ~mask[None]
+    return jnp.where(both, jnp.maximum(norms[:, None] + norms[None] - 2.0 * gram, 0.0), 0.0)

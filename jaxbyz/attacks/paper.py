@@ -29,9 +29,7 @@ def large_noise(scale: float = 100.0) -> Attack:
     """Byzantine agents send N(0, scale²) noise for gradients and parameters, drawn afresh for every receiver."""
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        return scale * jax.random.normal(
-            jax.random.fold_in(key, receiver), view.messages.shape, view.messages.dtype
-        )
+        return scale * jax.random.normal(jax.random.fold_in(key, receiver), view.messages.shape, view.messages.dtype)
 
     return Attack(gradients=forge, parameters=forge, equivocates=True)
 

@@ -1,0 +1,28 @@
+"""Attacks on agreement: lies that differ per receiver and keep honest parameters apart."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxbyz.attacks.base import Attack, Place, View, on_messages
+
+
+def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
+    """Undo gossip: receiver i is told x_i − ε·Σ_{j honest} W_ij (x_j − x_i) / Σ_{b Byzantine} W_ib.
+
+    Under plain averaging with weights W, ε = 1 cancels everything i learns from its honest neighbours and ε > 1
+    drives it away from them. W is the graph's where the view has one, all-to-all otherwise. On parameters by default;
+    it equivocates. He, Karimireddy & Jaggi 2022.
+    """
+
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        x, mask = view.messages, view.mask
+        weights = jnp.ones(len(mask), x.dtype) if view.weights is None else view.weights[receiver]
+        honest = jnp.where(mask, 0.0, weights)
+        byzantine = jnp.sum(weights) - jnp.sum(honest)
+        own = x[receiver]
+        pull = honest @ (x - own) / jnp.where(byzantine > 0, byzantine, 1.0)
+        return jnp.broadcast_to(own - epsilon * pull, x.shape)
+
+    return on_messages(forge, on, equivocates=True)
