@@ -22,8 +22,8 @@ from jaxbyz.attacks.base import (
     tried,
 )
 from jaxbyz.attacks.line_search import SAMPLES, length, scales
-from jaxbyz.attacks.paper import avg_zero, large_noise
-from jaxbyz.attacks.simple import fedpg_br, fedpg_br_noise, gaussian, ipm, sign_flip, zero
+from jaxbyz.attacks.paper import avg_zero
+from jaxbyz.attacks.simple import ipm, sign_flip, zero
 from jaxbyz.attacks.statistical import alie, min_max, min_sum
 
 OBJECTIVES = ("distance", "inner", "diameter")
@@ -96,7 +96,6 @@ def _found(
     mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
     ends = farthest_pair(view)
     damage = damage_of(key_damage, view, goal, ends)
-    # `key` itself goes to the starts, so that a random fixed attack draws here what it would have drawn alone
     families = [(rows - mean) / spread for rows in starts(key, view, huge=reach is None)]
     if goal == "diameter":  # one half is told the lie, the other its mirror image
         families = [jnp.stack([rows, -rows], axis=1) for rows in families]
@@ -168,8 +167,8 @@ def starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C
         return jax.vmap(lambda row: same_for_all(row, view))(rows)
 
     hidden = [family(direction=direction) for family in (min_max, min_sum) for direction in ("std", "unit", "sign")]
-    known = [sign_flip(), sign_flip(of="mean"), ipm(), alie(), alie(sign=1.0), avg_zero(), zero(), fedpg_br()]
-    noisy = said([gaussian(), large_noise(), fedpg_br_noise()])
+    known = [sign_flip(), sign_flip(of="mean"), ipm(), alie(), alie(sign=1.0), avg_zero(), zero()]
+    noisy = noises(key, view)
     if huge:  # finite, yet beyond what any rule may use: a wasted vote, the end of a mean
         noisy = jnp.concatenate([noisy, jnp.full((1, *x.shape), jnp.finfo(x.dtype).max ** 0.75, x.dtype)])
     close = said(hidden)
@@ -182,6 +181,17 @@ def starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C
         noisy,
         alike(jnp.where(mask[:, None], mean, x)),
     ]
+
+
+def noises(key: PRNGKeyArray, view: View) -> Float[Array, "C K D"]:
+    """[C, K, D] Gaussian at two scales and FedPG-BR's two, all from one draw: random numbers are slow to compile."""
+    x, mask = view.messages, view.mask
+    normal = jax.random.normal(key, x.shape, x.dtype)
+    apart = 1.5 * jnp.sqrt(jnp.max(honest_squares(x, ~mask)))
+    collusion = honest_mean(x, ~mask) + apart * normal[0] / jnp.linalg.norm(normal[0])
+    extent = jnp.max(x, axis=1, keepdims=True) - jnp.min(x, axis=1, keepdims=True)
+    uniform = jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))  # in (−1, 1)
+    return jnp.stack([200.0 * normal, 100.0 * normal, same_for_all(collusion, view), x + 3.0 * extent * uniform])
 
 
 def project(lies: Float[Array, "... D"], reach: float) -> Float[Array, "... D"]:
@@ -210,6 +220,8 @@ def climb(
     # the overall best comes first and again whenever there are more climbers than families
     ranked = winners[jnp.argsort(-values[winners])]
     chosen = jnp.where(jnp.arange(restarts) < len(best), ranked[jnp.arange(restarts) % len(best)], ranked[0])
+    if steps == 0:
+        return pool[chosen[0]]
 
     liar = mask[None, :, None]
 
@@ -217,38 +229,35 @@ def climb(
         value, gradient = jax.value_and_grad(damage)(lies)
         return value, jnp.where(liar & jnp.isfinite(gradient), gradient, 0.0)
 
-    def step(i: Array, state: tuple[PRNGKeyArray, Climber]) -> tuple[PRNGKeyArray, Climber]:
-        key, old = state
-        key, key_row, key_rank = jax.random.split(key, 3)
-        G, K, D = old.lies.shape
-        row = jax.random.normal(key_row, (G, 1, D), old.lies.dtype) / jnp.sqrt(1.0 * D)
-        noise = row * (1.0 + 0.5 * jax.random.normal(key_rank, (G, K, 1), old.lies.dtype))
+    def step(i: Array, old: Climber, draws: Array) -> Climber:
+        K = old.lies.shape[1]
+        row, by_sender = draws[i, :, None, K:], draws[i, :, :K, None]
+        noise = row / jnp.sqrt(1.0 * row.shape[-1]) * (1.0 + 0.5 * by_sender)
         norm = jnp.sqrt(jnp.sum(old.slope**2) / jnp.maximum(jnp.sum(mask), 1))
         uphill = old.slope / jnp.where(norm > 0, norm, 1.0)
         turn = i % 4
-        noisy = (turn == 1) | (norm == 0)
-        straight = uphill + jnp.where(noisy, noise, 0.0)
+        straight = uphill + jnp.where((turn == 1) | (norm == 0), noise, 0.0)
         ray = jnp.where(turn == 2, 1.0, -0.5) * old.lies
-        proposal = old.lies + old.step * jnp.where(liar, jnp.where(turn < 2, straight, ray), 0.0)
-        proposal = jnp.where(jnp.isfinite(proposal), project(proposal, limit), old.lies)
+        move = jnp.where(liar & (i > 0), jnp.where(turn < 2, straight, ray), 0.0)  # step 0 finds the slope at the start
+        proposal = old.lies + old.step * move
+        proposal = jnp.where((i > 0) & jnp.isfinite(proposal), project(proposal, limit), old.lies)
         value, gradient = slope(proposal)
-        better = value > old.value
-        length_now = jnp.where(better, old.step * 1.5, old.step * 0.7)
-        length_now = jnp.where(length_now < 1e-3, 1.0, length_now)
+        better = (value > old.value) | (i == 0)
+        longer = jnp.where(better, old.step * 1.5, old.step * 0.7)
         lies, value, gradient = jax.tree.map(
             lambda new, was: jnp.where(better, new, was),
             (proposal, value, gradient),
             (old.lies, old.value, old.slope),
         )
-        return key, Climber(lies, value, gradient, length_now)
+        return Climber(lies, value, gradient, jnp.where((longer < 1e-3) | (i == 0), 1.0, longer))
 
-    def run(key: PRNGKeyArray, lies: Array, first: Array) -> Climber:
-        value, gradient = slope(lies)
-        begun = Climber(lies, value, gradient, first)
-        return jax.lax.fori_loop(0, steps, step, (key, begun))[1]
+    def run(draws: Array, lies: Array, value: Array) -> Climber:
+        begun = Climber(lies, value, jnp.zeros_like(lies), jnp.ones_like(value))
+        return jax.lax.fori_loop(0, steps, lambda i, now: step(i, now, draws), begun)
 
-    first = 0.5 ** (jnp.arange(restarts) % 3).astype(pool.dtype)
-    done = jax.vmap(run)(jax.random.split(key, restarts), pool[chosen], first)
+    G, K, D = pool.shape[1:]
+    draws = jax.random.normal(key, (restarts, steps, G, K + D), pool.dtype)
+    done = jax.vmap(run)(draws, pool[chosen], values[chosen])
     top = jnp.argmax(done.value)
     # the start itself where nothing was gained: its numbers are then exactly the fixed attack's
     return jnp.where(done.value[top] > values[chosen[0]], done.lies[top], pool[chosen[0]])

@@ -1,0 +1,250 @@
+"""One table test over every registered attack, and what the gradient-found attack promises."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbyz.agreements import diameter
+from jaxbyz.attacks import View, attacks, from_function, gradient_found, honest_mean, mirror, tried
+from jaxbyz.communication import exchange, received
+from jaxbyz.rules import aggregators
+
+K, D, F = 7, 5, 2
+MASKS = {
+    "first": np.arange(K) < F,
+    "last": np.arange(K) >= K - F,
+    "one": np.arange(K) == 3,
+    "nobody": np.zeros(K, bool),
+}
+SMALL = {"gradient-found": {"steps": 4, "restarts": 3}}
+PLACES = [
+    (entry.name, place)
+    for entry in attacks
+    for place in ("gradients", "parameters")
+    if getattr(entry.build(K, F, **SMALL.get(entry.name, {})), place) is not None
+]
+
+
+def messages(seed: int, agents: int = K, size: int = D) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (agents, size)) + 0.5
+
+
+def median(x: jax.Array) -> jax.Array:
+    return jnp.median(x, axis=0)
+
+
+@pytest.mark.parametrize(("name", "place"), PLACES)
+def test_every_attack_on_messages(name: str, place: str) -> None:
+    """jit, vmap, shape, dtype, honest rows untouched, finite, deterministic, one compilation for all masks."""
+    attack = attacks[name].build(K, F, **SMALL.get(name, {}))
+    forge = getattr(attack, place)
+    traces = []
+
+    def wire(key: jax.Array, x: jax.Array, mask: jax.Array, memory, receiver: jax.Array) -> jax.Array:
+        traces.append(1)
+        view = View(x, mask, median, memory, jnp.int32(0))
+        return received(key, view, forge, receiver, restore_own=False)
+
+    jitted = jax.jit(wire)
+    x, key, memory = messages(0), jax.random.key(1), attack.init(K, D)
+    told = {}
+    for label, mask in MASKS.items():
+        out = told[label] = jitted(key, x, jnp.asarray(mask), memory, jnp.int32(4))
+        assert out.shape == x.shape and out.dtype == x.dtype
+        assert np.array_equal(out[~mask], x[~mask]), "an honest sender's message was altered"
+        if name not in ("inf", "nan"):
+            assert np.isfinite(out).all()
+        else:
+            assert not np.isfinite(out[mask]).any()
+    assert len(traces) == 1, "a new mask compiled a new program"
+    again = jitted(key, x, jnp.asarray(MASKS["first"]), memory, jnp.int32(4))
+    np.testing.assert_array_equal(again, told["first"])
+
+    batch = jnp.stack([x, messages(2)])
+    batched = jax.jit(jax.vmap(wire, (None, 0, None, None, None)))(
+        key, batch, jnp.asarray(MASKS["first"]), memory, jnp.int32(4)
+    )
+    # a search compares damages, so a last-bit difference under vmap may lead it elsewhere: shape only
+    assert batched.shape == batch.shape
+    if name != "gradient-found":
+        np.testing.assert_allclose(batched[0], told["first"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in attacks])
+def test_attacks_that_say_they_do_not_equivocate_do_not(name: str) -> None:
+    attack = attacks[name].build(K, F, **SMALL.get(name, {}))
+    mask = jnp.asarray(MASKS["first"])
+    for forge in (attack.gradients, attack.parameters):
+        if forge is None or name in ("nan", "gradient-found"):
+            continue
+        view = View(messages(0), mask, median, attack.init(K, D), jnp.int32(0))
+        told = jax.jit(jax.vmap(lambda r, forge=forge, view=view: forge(jax.random.key(1), view, r)[:F]))(
+            jnp.array([4, 5])
+        )
+        assert attack.equivocates == (not np.array_equal(told[0], told[1]))
+
+
+def test_registry_covers_the_field() -> None:
+    """Every attack the neighbours have, by name, each with a summary of its own."""
+    wanted = {
+        "in the environment": "random-action constant-action reward-flip reward-shuffle",
+        "the paper's": "none large-noise avg-zero",
+        "on messages": "sign-flip ipm alie opt-ipm opt-alie mimic mimic-warmup min-max min-sum gaussian zero inf nan",
+        "others": "fedpg-br fedpg-br-noise equivocating-alie equivocating-min-max dissensus gradient-found",
+    }
+    for names in wanted.values():
+        assert set(names.split()) <= set(attacks.names())
+    assert len({entry.summary for entry in attacks}) == len(attacks.names())
+
+
+def test_mirror_splits_honest_receivers_evenly() -> None:
+    mask = jnp.asarray(MASKS["first"])
+    x = messages(3)
+    view = View(x, mask, median, (), jnp.int32(0))
+    forge = mirror(lambda key, view, receiver: jnp.ones_like(view.messages))
+    told = jnp.stack([forge(jax.random.key(0), view, jnp.int32(r))[0] for r in range(F, K)])
+    other = 2 * honest_mean(x, mask) - 1.0
+    straight = np.array([np.allclose(row, 1.0) for row in told])
+    assert straight.sum() == 3 and np.allclose(np.asarray(told)[~straight], other, atol=1e-6)
+
+
+def test_from_function_names_what_is_wrong() -> None:
+    attack = from_function(lambda key, x, mask: x[0])
+    view = View(messages(0), jnp.asarray(MASKS["first"]), median, (), jnp.int32(0))
+    with pytest.raises(ValueError, match="must be"):
+        attack.gradients(jax.random.key(0), view, jnp.int32(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("sign-flip", {"of": "nobody"}, "of='nobody'"),
+        ("ipm", {"on": "rewards"}, "on='rewards'"),
+        ("min-max", {"direction": "up"}, "direction='up'"),
+        ("min-sum", {"direction": "up"}, "direction='up'"),
+        ("gradient-found", {"objective": "chaos"}, "objective='chaos'"),
+        ("constant-action", {"action": -1}, "action=-1"),
+    ],
+)
+def test_wrong_options_are_named(name: str, options: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        attacks[name].build(K, F, **options)
+
+
+def test_interference_in_the_environment() -> None:
+    """Constant actions, flipped rewards, and rewards permuted within the living steps of each episode."""
+    draws = jnp.zeros((4, 1))
+    buttons = SimpleNamespace(discrete=True, n=3, low=None, high=None)
+    act = attacks["constant-action"].build(K, F, action=7).interfere(buttons).act
+    chosen = act(draws, jnp.zeros(4, jnp.int32))
+    assert chosen.dtype == jnp.int32 and np.array_equal(chosen, np.full(4, 2))
+    lever = SimpleNamespace(discrete=False, n=2, low=np.array([-1.0, 0.0]), high=np.array([1.0, 4.0]))
+    act = attacks["constant-action"].build(K, F, action=0.25).interfere(lever).act
+    np.testing.assert_allclose(act(jnp.zeros((4, 2)), jnp.ones((4, 2))), np.tile([-0.5, 1.0], (4, 1)))
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        attacks["constant-action"].build(K, F, action=2).interfere(lever)
+
+    rewards = jnp.arange(1.0, 31.0).reshape(10, 3)
+    alive = jnp.arange(10)[:, None] < jnp.array([10, 4, 1])[None]
+    flip = attacks["reward-flip"].build(K, F).interfere(buttons).rewards
+    np.testing.assert_array_equal(flip(jax.random.key(0), rewards, alive), np.where(alive, -np.asarray(rewards), 0))
+    shuffle = jax.jit(attacks["reward-shuffle"].build(K, F).interfere(buttons).rewards)
+    mixed = np.asarray(shuffle(jax.random.key(0), rewards, alive))
+    for m, T in enumerate([10, 4, 1]):
+        assert sorted(mixed[:T, m]) == list(np.asarray(rewards)[:T, m])
+        assert (mixed[T:, m] == 0).all()
+    assert not np.array_equal(mixed[:, 0], rewards[:, 0])
+    gappy = alive.at[0, 0].set(False)  # living steps need not come first
+    mixed = np.asarray(shuffle(jax.random.key(0), rewards, gappy))
+    assert mixed[0, 0] == 0 and sorted(mixed[1:, 0]) == list(np.asarray(rewards)[1:, 0])
+
+
+def damage(rule, attack, x: jax.Array, mask: jax.Array) -> float:
+    agents, size = x.shape
+    states = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (agents, *leaf.shape)), rule.init(agents, size))
+    rows = jax.jit(
+        lambda key, x, mask: (
+            exchange(
+                key,
+                rule,
+                states,
+                x,
+                mask,
+                attack.gradients,
+                equivocates=attack.equivocates,
+                memory=attack.init(agents, size),
+            ).rows
+        )
+    )(jax.random.key(5), x, mask)
+    honest = int(np.argmin(mask))
+    return float(np.linalg.norm(rows[honest] - honest_mean(x, mask)))
+
+
+@pytest.mark.parametrize("name", ["krum", "rfa", "mda"])
+def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
+    """At least the damage of each fixed attack, and strictly more than what it starts from."""
+    rule = aggregators[name].build(K, 1)
+    mask = jnp.arange(K) == 2
+    x = messages(11, K, 8)
+    found = damage(rule, gradient_found(on="gradients", restarts=4, steps=20), x, mask)
+    begun = damage(rule, gradient_found(on="gradients", restarts=1, steps=0), x, mask)
+    for fixed in ("ipm", "alie", "opt-ipm", "opt-alie", "min-max", "min-sum", "mimic", "sign-flip", "fedpg-br"):
+        assert begun >= damage(rule, attacks[fixed].build(K, 1), x, mask) * (1 - 1e-5), fixed
+    assert found > begun * 1.001
+
+
+def test_gradient_found_stays_within_reach() -> None:
+    """Projection: with reach=2 no forged row is farther than twice the honest spread from the honest mean."""
+    x, mask = messages(1, K, 8), jnp.asarray(MASKS["first"])
+    view = View(x, mask, lambda m: jnp.mean(m, axis=0), (), jnp.int32(0))
+    attack = gradient_found(on="gradients", reach=2.0, steps=8, restarts=3)
+    forged = jax.jit(lambda key: attack.gradients(key, view, jnp.int32(0)))(jax.random.key(0))
+    honest = np.asarray(x, np.float64)[F:]
+    spread = np.sqrt(((honest - honest.mean(0)) ** 2).sum(1).mean())
+    radii = np.linalg.norm(np.asarray(forged)[:F] - honest.mean(0), axis=1)
+    # against the mean the best lie sits on the edge
+    np.testing.assert_allclose(radii, 2.0 * spread, rtol=1e-3)
+
+
+def test_gradient_found_turns_the_mean_around() -> None:
+    """objective="inner" against the mean: the optimum under reach R is known, −R·s along the honest mean."""
+    x, mask = messages(1, K, 8), jnp.asarray(MASKS["first"])
+    view = View(x, mask, lambda m: jnp.mean(m, axis=0), (), jnp.int32(0))
+    attack = gradient_found(on="gradients", objective="inner", reach=3.0, steps=20, restarts=3)
+    forged = np.asarray(jax.jit(lambda key: attack.gradients(key, view, jnp.int32(0)))(jax.random.key(0)))
+    honest = np.asarray(x, np.float64)[F:]
+    mean = honest.mean(0)
+    spread = np.sqrt(((honest - mean) ** 2).sum(1).mean())
+    best = mean - 3.0 * spread * mean / np.linalg.norm(mean)
+    np.testing.assert_allclose(forged[:F], np.tile(best, (F, 1)), atol=0.05)
+
+
+def test_gradient_found_keeps_agreement_apart() -> None:
+    """On parameters it leaves honest agents farther apart after a round of MDA than dissensus or ALIE do."""
+    agents = 9
+    rule = aggregators["mda"].build(agents, F)
+    mask = jnp.arange(agents) < F
+    x = messages(4, agents, 4)
+
+    def after(attack) -> float:
+        rows = exchange(jax.random.key(0), rule, (), x, mask, attack.parameters, equivocates=attack.equivocates).rows
+        return float(diameter(rows, mask))
+
+    found = after(gradient_found(on="parameters", steps=20, restarts=4))
+    for fixed in ("dissensus", "equivocating-alie", "equivocating-min-max", "large-noise"):
+        assert found >= after(attacks[fixed].build(agents, F)), fixed
+    assert found > 0.1 * float(diameter(x, mask))
+
+
+def test_tried_asks_the_first_honest_receiver() -> None:
+    """A rule that trusts row 0 is asked with an honest agent there, whoever is Byzantine."""
+    x = messages(0)
+    for label, first in (("first", F), ("last", 0)):
+        view = View(x, jnp.asarray(MASKS[label]), lambda m: m[0], (), jnp.int32(0))
+        np.testing.assert_array_equal(tried(view, x), x[first])
+        np.testing.assert_array_equal(tried(view, x, receiver=jnp.int32(5)), x[5])

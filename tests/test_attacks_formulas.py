@@ -1,0 +1,179 @@
+"""Each attack's formula against an independent float64 NumPy computation."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from jaxbyz.attacks import View, attacks
+
+K, D = 9, 6
+X = np.random.default_rng(3).normal(size=(K, D)) + np.linspace(0.5, 1.5, D)
+MASK = np.isin(np.arange(K), [1, 4])
+H, B = X[~MASK], X[MASK]
+MU, STD = H.mean(0), H.std(0)
+PAIRS = ((H[:, None] - H[None]) ** 2).sum(2)
+
+
+def forged(name: str, *, rule=None, receiver: int = 0, weights=None, memory=None, place=None, **options):
+    """[f, D] what the Byzantine rows become."""
+    attack = attacks[name].build(K, int(MASK.sum()), **options)
+    forge = getattr(attack, place) if place else (attack.gradients or attack.parameters)
+    view = View(
+        jnp.asarray(X, jnp.float32),
+        jnp.asarray(MASK),
+        rule or (lambda x: jnp.mean(x, axis=0)),
+        attack.init(K, D) if memory is None else memory,
+        jnp.int32(0),
+        weights=weights,
+    )
+    return np.asarray(forge(jax.random.key(7), view, jnp.int32(receiver)))[MASK]
+
+
+def z_of(n: int, f: int) -> float:
+    k = int(np.floor(n / 2 + 1)) - f
+    return norm.ppf((n - f - k) / (n - f))
+
+
+SIMPLE = {
+    "sign flip of own": ("sign-flip", {}, -B),
+    "sign flip scaled": ("sign-flip", {"scale": 2.5}, -2.5 * B),
+    "sign flip of mean": ("sign-flip", {"of": "mean"}, np.tile(-MU, (2, 1))),
+    "ipm": ("ipm", {"epsilon": 0.1}, np.tile(-0.1 * MU, (2, 1))),
+    "alie": ("alie", {}, np.tile(MU - z_of(K, 2) * STD, (2, 1))),
+    "alie upwards": ("alie", {"sign": 1.0, "z": 1.5}, np.tile(MU + 1.5 * STD, (2, 1))),
+    "zero": ("zero", {}, np.zeros((2, D))),
+    "mimic first": ("mimic", {}, np.tile(H[0], (2, 1))),
+    "mimic third": ("mimic", {"target": 2}, np.tile(H[2], (2, 1))),
+    "mimic beyond": ("mimic", {"target": 99}, np.tile(H[-1], (2, 1))),
+    "avg zero": ("avg-zero", {}, np.tile(-H.sum(0) / 2, (2, 1))),
+}
+
+
+@pytest.mark.parametrize("case", SIMPLE)
+def test_simple_formulas(case: str) -> None:
+    name, options, expected = SIMPLE[case]
+    np.testing.assert_allclose(forged(name, **options), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_avg_zero_makes_the_average_zero() -> None:
+    sent = X.copy()
+    sent[MASK] = forged("avg-zero")
+    np.testing.assert_allclose(sent.mean(0), 0, atol=1e-6)
+
+
+def test_alie_equivocates_to_both_sides() -> None:
+    z = z_of(K, 2)
+    told = {tuple(np.round(forged("equivocating-alie", receiver=r)[0], 4)) for r in (0, 2, 3, 5)}
+    assert told == {tuple(np.round(MU + sign * z * STD, 4).astype(np.float32)) for sign in (-1, 1)}
+
+
+@pytest.mark.parametrize("direction", ["std", "unit", "sign"])
+def test_min_max_and_min_sum_are_as_far_as_allowed(direction: str) -> None:
+    """The closed forms against bisection on the definitions."""
+    p = {"std": -STD, "unit": -MU / np.linalg.norm(MU), "sign": -np.sign(MU)}[direction]
+
+    def furthest(allowed) -> float:
+        low, high = 0.0, 1e3
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if allowed(MU + middle * p) else (low, middle)
+        return low
+
+    gap = lambda m: ((m - H) ** 2).sum(1)  # noqa: E731
+    limit_max, limit_sum = PAIRS.max(), PAIRS.sum(1).max()
+    for name, allowed in (
+        ("min-max", lambda m: gap(m).max() <= limit_max),
+        ("min-sum", lambda m: gap(m).sum() <= limit_sum),
+    ):
+        expected = MU + furthest(allowed) * p
+        np.testing.assert_allclose(forged(name, direction=direction), np.tile(expected, (2, 1)), rtol=1e-4, atol=1e-4)
+
+
+def test_line_searches_take_the_worst_scale() -> None:
+    """Against the coordinate-wise median, each scale of the grid tried in NumPy."""
+    grid = np.geomspace(0.01, 100.0, 24)
+
+    def moved(row: np.ndarray) -> float:
+        sent = X.copy()
+        sent[MASK] = row
+        return np.linalg.norm(np.median(sent, axis=0) - MU)
+
+    for name, lies in (
+        ("opt-ipm", [-c * MU for c in grid]),
+        ("opt-alie", [MU + c * STD for c in np.concatenate([-grid, grid])]),
+    ):
+        best = max(moved(row) for row in lies)
+        found = forged(name, rule=lambda x: jnp.median(x, axis=0))
+        assert moved(found[0]) == pytest.approx(best, rel=1e-4)
+        assert min(np.abs(found[0] - row).max() for row in lies) < 1e-3, "not on the grid"
+
+
+def test_noise_has_the_variance_it_says() -> None:
+    """Gaussian, large noise and FedPG-BR's noise, by their moments and bounds over many coordinates."""
+    wide = jnp.zeros((K, 4000)).at[:, 0].set(2.0)  # range of every message: 2
+    view = View(wide, jnp.asarray(MASK), lambda x: x[0], (), jnp.int32(0))
+    key = jax.random.key(0)
+    for name, scale in (("gaussian", 200.0), ("large-noise", 100.0)):
+        noise = np.asarray(attacks[name].build(K, 2).gradients(key, view, jnp.int32(0)))[MASK]
+        assert noise.std() == pytest.approx(scale, rel=0.05)
+        assert abs(noise.mean()) < 0.05 * scale
+        assert abs(np.corrcoef(noise)[0, 1]) < 0.1, "two liars say the same noise"
+    noise = np.asarray(attacks["fedpg-br-noise"].build(K, 2).gradients(key, view, jnp.int32(0)) - wide)[MASK]
+    assert np.abs(noise).max() <= 6.0 and np.abs(noise).max() > 5.9
+    assert noise.std() == pytest.approx(6.0 / np.sqrt(3.0), rel=0.05)
+
+
+def test_fedpg_br_colluders_know_only_themselves() -> None:
+    found = forged("fedpg-br")
+    offset = found - B.mean(0)
+    np.testing.assert_allclose(found[0], found[1])
+    np.testing.assert_allclose(np.linalg.norm(offset, axis=1), 1.5 * np.linalg.norm(B[0] - B[1]), rtol=1e-5)
+
+
+def test_dissensus_formula_on_a_graph_and_all_to_all() -> None:
+    weights = np.random.default_rng(0).uniform(size=(K, K))
+    weights /= weights.sum(1, keepdims=True)
+    for W, given in ((weights, jnp.asarray(weights, jnp.float32)), (np.full((K, K), 1 / K), None)):
+        for i in (0, 5):
+            pull = sum(W[i, j] * (X[j] - X[i]) for j in range(K) if not MASK[j])
+            expected = X[i] - 2.0 * pull / W[i][MASK].sum()
+            found = forged("dissensus", receiver=i, weights=given, epsilon=2.0)
+            np.testing.assert_allclose(found, np.tile(expected, (2, 1)), rtol=1e-4, atol=1e-4)
+
+
+def test_dissensus_with_epsilon_one_stops_gossip() -> None:
+    """Under plain averaging each honest agent ends the round where it began."""
+    for i in np.flatnonzero(~MASK):
+        sent = X.copy()
+        sent[MASK] = forged("dissensus", receiver=int(i), epsilon=1.0)
+        np.testing.assert_allclose(sent.mean(0), X[i], atol=1e-5)
+
+
+def test_mimic_warmup_learns_who_stands_out() -> None:
+    """The recurrence in NumPy, and the agent it settles on: the one far out along the widest direction."""
+    attack = attacks["mimic-warmup"].build(K, 2, warmup=5)
+    rng = np.random.default_rng(1)
+    memory = attack.init(K, D)
+    z, along = np.where(np.arange(D) % 2 == 0, 1.0, -1.0) / np.sqrt(D), np.zeros(K)
+    remember = jax.jit(
+        lambda x, memory: attack.remember(View(x, jnp.asarray(MASK), lambda m: m[0], memory, jnp.int32(0)))
+    )
+    direction = np.eye(D)[2]
+    for t in range(6):
+        x = 0.1 * rng.normal(size=(K, D))
+        x[6] += 5.0 * direction
+        early = forged("mimic-warmup", warmup=5, memory=memory)
+        gaps = np.where(MASK[:, None], 0.0, x - x[~MASK].mean(0))
+        w = gaps.T @ (gaps @ z)
+        z = (t * z + w / np.linalg.norm(w)) / (t + 1) if t else w / np.linalg.norm(w)
+        along = along + gaps @ z
+        if t < 5:
+            np.testing.assert_allclose(early, np.tile(H[0], (2, 1)), rtol=1e-6)
+        memory = remember(jnp.asarray(x, jnp.float32), memory)
+    np.testing.assert_allclose(memory.along, along, rtol=1e-4, atol=1e-4)
+    assert abs(float(memory.direction @ direction)) > 0.9
+    np.testing.assert_allclose(forged("mimic-warmup", warmup=5, memory=memory), np.tile(X[6], (2, 1)), rtol=1e-6)
