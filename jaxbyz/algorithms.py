@@ -26,6 +26,7 @@ from jaxbyz.rules import Receiver, Rule, mean
 from jaxbyz.schedules import Schedule, fixed
 
 FLOAT_BYTES = 4
+DEFAULT_PAGE = Page()
 
 
 class State(NamedTuple):
@@ -60,6 +61,7 @@ class Metrics(NamedTuple):
     gradient_norm: mean norm of honest receivers' aggregates
     rounds:       agreement rounds used
     bytes_sent:   by all agents together, D floats a message
+    finite:       1 while all honest parameters are finite numbers
     shares [K]:   share of each sender in the aggregate, mean over honest receivers
     byzantine [K]: who was Byzantine
     """
@@ -76,6 +78,7 @@ class Metrics(NamedTuple):
     gradient_norm: Array
     rounds: Array
     bytes_sent: Array
+    finite: Array
     shares: Array
     byzantine: Array
 
@@ -103,7 +106,7 @@ def decbyzpg(
     byzantine: int = 0,
     attack: Attack | None = None,
     schedule: Schedule | None = None,
-    page: Page = Page(),
+    page: Page = DEFAULT_PAGE,
     p: float = 0.2,
 ) -> Algorithm:
     """DecByzPG (Algorithm 2): every agent samples, aggregates what it receives, steps, and agrees on parameters."""
@@ -148,7 +151,7 @@ def decbyzpg(
         bytes_sent = (1.0 + agreed.rounds.astype(jnp.float32)) * (K * K * D * FLOAT_BYTES)
         metrics = _metrics(
             page, coin, sampled, mask, aggregate.rows, aggregate.shares,
-            diameter(agreed.parameters, mask), agreed.rounds, bytes_sent,
+            agreed.parameters, agreed.rounds, bytes_sent,
         )  # fmt: skip
         return following, metrics
 
@@ -165,7 +168,7 @@ def byzpg(
     byzantine: int = 0,
     attack: Attack | None = None,
     schedule: Schedule | None = None,
-    page: Page = Page(),
+    page: Page = DEFAULT_PAGE,
     p: float = 0.2,
 ) -> Algorithm:
     """ByzPG (Algorithm 1): a trusted server aggregates workers' large batches and samples small batches alone."""
@@ -219,7 +222,7 @@ def byzpg(
         bytes_sent = jnp.where(coin, 2.0, 1.0) * (K * D * FLOAT_BYTES)  # gradients up when c_t = 1, parameters down
         metrics = _metrics(
             page, coin, sampled, mask, jnp.tile(v, (K, 1)), jnp.tile(shares, (K, 1)),
-            jnp.float32(0.0), jnp.int32(0), bytes_sent,
+            jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent,
         )  # fmt: skip
         return following, metrics
 
@@ -292,7 +295,7 @@ def _metrics(
     mask: Array,
     aggregates: Array,
     shares: Array,
-    spread: Array,
+    parameters: Array,
     rounds: Array,
     bytes_sent: Array,
 ) -> Metrics:
@@ -308,7 +311,7 @@ def _metrics(
         returns=over_honest(sampled.returns),
         worst=jnp.min(jnp.where(honest, sampled.returns, jnp.inf)),
         length=over_honest(sampled.lengths),
-        diameter=spread,
+        diameter=diameter(parameters, mask),
         coin=coin.astype(jnp.int32),
         ess=over_honest(sampled.ess),
         max_weight=jnp.max(jnp.where(honest, sampled.largest, 0.0)),
@@ -316,6 +319,7 @@ def _metrics(
         gradient_norm=over_honest(jnp.linalg.norm(aggregates, axis=1)),
         rounds=rounds,
         bytes_sent=bytes_sent,
+        finite=jnp.all(jnp.isfinite(jnp.where(honest[:, None], parameters, 0.0))).astype(jnp.int32),
         shares=senders,
         byzantine=mask,
     )

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
-from jaxbyz.rollout import CHUNK, Episodes
+from jaxbyz.rollout import Episodes
 
 ESTIMATORS = ("gpomdp", "reinforce")
 BASELINES = ("none", "constant", "leave-one-out")
@@ -59,80 +60,68 @@ def estimate(
     policy: Policy,
     parameters: Float[Array, "A D"],
     episodes: Episodes,
-    weights: Float[Array, "T A M"] | Float[Array, "1 A M"] | None = None,
+    weights: Float[Array, "n A C M"] | Float[Array, "A M"] | None = None,
 ) -> Float[Array, "A D"]:
     """(1/M) Σ_i Σ_t q_t^i ∇ log π(a_t^i | s_t^i; θ) for each of A agents.
 
-    weights [T, A, M] (or [1, A, M], the same at all times) multiply the reward terms: importance weights ω_{0:h}.
+    weights multiply the reward terms: importance weights ω [A, M] of whole episodes, or ω_{0:h} [n, A, C, M].
     """
-    T, A, M = episodes.rewards.shape
-    size = min(CHUNK, T)
+    _, A, C, M = episodes.rewards.shape
     trees = jax.vmap(policy.unravel)(parameters)
-    later = jnp.triu(jnp.ones((size, size), jnp.float32))  # [t, h]: h at or after t
-    constant = weights is None or weights.shape[0] == 1
+    later = jnp.triu(jnp.ones((C, C), jnp.float32))  # [t, h]: h at or after t
+    last = 1.0 if weights is None else weights if weights.ndim == 2 else weights[-1, :, -1]
 
     def objective(trees: Any, observations: Array, actions: Array, q: Array) -> Array:
-        distribution = jax.vmap(policy.apply, in_axes=(0, 1), out_axes=1)(trees, observations)
-        return jnp.sum(policy.log_prob(distribution, actions) * q)
+        distribution = jax.vmap(policy.apply)(trees, observations)
+        return jnp.sum(jax.vmap(policy.log_prob)(distribution, actions) * q.reshape(A, C * M))
 
-    def terms(start: Array) -> Array:
-        """Weighted γ^h r_h − b_h of one chunk, [size, A, M]."""
-        h = start + jnp.arange(size)
-        value = _slice(episodes.rewards, start, size) * jnp.power(estimator.gamma, h)[:, None, None]
+    def terms(c: Array) -> Float[Array, "A C M"]:
+        """Weighted γ^h r_h − b_h of one chunk."""
+        h = c * C + jnp.arange(C)
+        value = episodes.rewards[c] * jnp.power(estimator.gamma, h)[None, :, None]
         if estimator.baseline == "leave-one-out" and M > 1:
             value = value - (jnp.sum(value, axis=2, keepdims=True) - value) / (M - 1)
         if estimator.baseline == "constant" and estimator.kind == "gpomdp":
-            value = value - estimator.baseline_value * (h < estimator.horizon)[:, None, None]
+            value = value - estimator.baseline_value * (h < estimator.horizon)[None, :, None]
         if weights is None:
             return value
-        return value * (weights if constant else _slice(weights, start, size))
-
-    def total(i: Array, done: Array) -> Array:
-        return done + jnp.sum(terms(i * size), axis=0)
+        return value * (weights[:, None] if weights.ndim == 2 else weights[c])
 
     whole = jnp.zeros((A, M))
     if estimator.kind == "reinforce":
-        whole = jax.lax.fori_loop(0, episodes.chunks, total, whole)
+        whole = jax.lax.fori_loop(0, episodes.chunks, lambda c, done: done + jnp.sum(terms(c), axis=1), whole)
         if estimator.baseline == "constant":
-            last = 1.0 if weights is None else weights[-1]
             whole = whole - estimator.baseline_value * last
     elif estimator.baseline == "constant":  # b is subtracted up to the horizon, also after the last living chunk
-        rest = jnp.maximum(estimator.horizon - episodes.chunks * size, 0)
-        last = jnp.ones((A, M)) if weights is None else weights[-1]
+        rest = jnp.maximum(estimator.horizon - episodes.chunks * C, 0)
         whole = whole - estimator.baseline_value * rest * last
 
     def chunk(i: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
         to_go, gradient = carry
-        start = (episodes.chunks - 1 - i) * size
+        c = episodes.chunks - 1 - i
         if estimator.kind == "gpomdp":
-            q = jnp.einsum("th,ham->tam", later, terms(start), precision=jax.lax.Precision.HIGHEST) + to_go
-            to_go = q[0]
+            q = jnp.einsum("th,ahm->atm", later, terms(c), precision=jax.lax.Precision.HIGHEST) + to_go[:, None]
+            to_go = q[:, 0]
         else:
-            q = jnp.broadcast_to(whole, (size, A, M))
-        q = jnp.where(_slice(episodes.alive, start, size), q, 0.0)
-        part = jax.grad(objective)(
-            trees, _slice(episodes.observations, start, size), _slice(episodes.actions, start, size), q
-        )
+            q = jnp.broadcast_to(whole[:, None], (A, C, M))
+        q = jnp.where(episodes.alive[c], q, 0.0)
+        part = jax.grad(objective)(trees, episodes.observations[c], episodes.actions[c], q)
         return to_go, jax.tree.map(jnp.add, gradient, part)
 
     zero = jax.tree.map(jnp.zeros_like, trees)
     _, gradient = jax.lax.fori_loop(0, episodes.chunks, chunk, (whole, zero))
-    return jax.vmap(_ravel)(gradient) / M
+    return jax.vmap(lambda tree: ravel_pytree(tree)[0])(gradient) / M
 
 
-def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes) -> Float[Array, "T A M"]:
+def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes) -> Float[Array, "n A C M"]:
     """log π(a_t | s_t; θ') − log π(a_t | s_t; θ) at every step, θ' = parameters [A, D], θ the behaviour policy's."""
-    T = episodes.rewards.shape[0]
-    size = min(CHUNK, T)
+    shape = episodes.rewards.shape[1:]
     trees = jax.vmap(policy.unravel)(parameters)
 
-    def chunk(i: Array, ratios: Array) -> Array:
-        start = i * size
-        observations = _slice(episodes.observations, start, size)
-        distribution = jax.vmap(policy.apply, in_axes=(0, 1), out_axes=1)(trees, observations)
-        new = policy.log_prob(distribution, _slice(episodes.actions, start, size))
-        part = jnp.where(_slice(episodes.alive, start, size), new - _slice(episodes.log_probs, start, size), 0.0)
-        return jax.lax.dynamic_update_slice_in_dim(ratios, part, start, axis=0)
+    def chunk(c: Array, ratios: Array) -> Array:
+        distribution = jax.vmap(policy.apply)(trees, episodes.observations[c])
+        new = jax.vmap(policy.log_prob)(distribution, episodes.actions[c]).reshape(shape)
+        return ratios.at[c].set(jnp.where(episodes.alive[c], new - episodes.log_probs[c], 0.0))
 
     return jax.lax.fori_loop(0, episodes.chunks, chunk, jnp.zeros_like(episodes.log_probs))
 
@@ -140,7 +129,7 @@ def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episod
 class Weights(NamedTuple):
     """values: what `estimate` takes; ess [A]: (Σω)²/(M·Σω²), in (0, 1]; largest [A]: max ω before clipping."""
 
-    values: Float[Array, "T A M"]
+    values: Array
     ess: Float[Array, " A"]
     largest: Float[Array, " A"]
 
@@ -150,18 +139,15 @@ def importance_weights(
 ) -> Weights:
     """ω(τ | θ, θ') = p(τ | θ')/p(τ | θ) for episodes drawn at θ, θ' = previous; products taken in log space."""
     ratios = log_ratios(policy, previous, episodes)
-    logs = jnp.cumsum(ratios, axis=0) if estimator.weights == "per-decision" else jnp.sum(ratios, axis=0, keepdims=True)
+    if estimator.weights == "per-decision":
+        within = jnp.cumsum(ratios, axis=2)
+        chunks = jnp.cumsum(within[:, :, -1:], axis=0)
+        logs = within + jnp.concatenate([jnp.zeros_like(chunks[:1]), chunks[:-1]])
+    else:
+        logs = jnp.sum(ratios, axis=(0, 2))
     omega = jnp.exp(jnp.minimum(logs, LARGEST_LOG_WEIGHT))
     values = omega if estimator.clip is None else jnp.minimum(omega, estimator.clip)
-    final = values[-1]
+    final, largest = (x if x.ndim == 2 else x[-1, :, -1] for x in (values, omega))
     M = final.shape[1]
     ess = jnp.sum(final, axis=1) ** 2 / jnp.maximum(M * jnp.sum(final * final, axis=1), jnp.finfo(final.dtype).tiny)
-    return Weights(values, ess, jnp.max(omega[-1], axis=1))
-
-
-def _slice(x: Array, start: Array, size: int) -> Array:
-    return jax.lax.dynamic_slice_in_dim(x, start, size, axis=0)
-
-
-def _ravel(tree: Any) -> Array:
-    return jax.flatten_util.ravel_pytree(tree)[0]
+    return Weights(values, ess, jnp.max(largest, axis=1))

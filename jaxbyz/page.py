@@ -84,9 +84,11 @@ def sampler(
     def run(parameters: Array, keys: PRNGKeyArray, mask: Bool[Array, " A"], batch: int) -> Episodes:
         episodes = collect(environment, policy, parameters, keys, batch, estimator.horizon, interference, mask)
         if interference is not None and interference.rewards is not None:
-            lie = jax.vmap(interference.rewards, in_axes=(0, 1, 1), out_axes=1)
-            lied = lie(jax.vmap(lambda key: jax.random.fold_in(key, 4))(keys), episodes.rewards, episodes.alive)
-            episodes = episodes._replace(rewards=jnp.where(mask[None, :, None], lied, episodes.rewards))
+            n, A, C, M = episodes.rewards.shape
+            by_time = (jnp.swapaxes(x, 0, 1).reshape(A, n * C, M) for x in (episodes.rewards, episodes.alive))
+            lie_keys = jax.vmap(lambda key: jax.random.fold_in(key, 4))(keys)
+            lied = jax.vmap(interference.rewards)(lie_keys, *by_time).reshape(A, n, C, M).swapaxes(0, 1)
+            episodes = episodes._replace(rewards=jnp.where(mask[None, :, None, None], lied, episodes.rewards))
         return episodes
 
     def summary(episodes: Episodes, estimate: Array, ess: Array, largest: Array) -> Sampled:

@@ -1,4 +1,9 @@
-"""Policies: a flat parameter vector [D] and an observation to a distribution over actions. Only this file unravels."""
+"""Policies: a flat parameter vector [D] and observations to distributions over actions. Only this file unravels.
+
+Arrays are feature-first: observations [O, L] and distributions [P, L] have their lanes (episodes, time steps) last, so
+that every layer is one matrix product [out, in] x [in, L] and every activation runs along contiguous lanes. On a CPU
+that is more than twice as fast as lanes-first with the paper's narrow networks.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +31,24 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Policy(NamedTuple):
-    """Pure functions of one agent; leading axes of observations are free.
+    """Pure functions of one agent over L lanes.
 
     size:     D
     init:     key -> parameters [D]
     unravel:  parameters [D] -> tree the other functions take (do it once, outside a loop)
-    apply:    (tree, observations [..., O]) -> distribution [..., P]: logits, or mean and log-deviation
-    noise:    (key, shape) -> noise [*shape, n] that `sample` turns into actions
-    sample:   (distribution [..., P], noise [..., n]) -> actions [...] or [..., n]
-    log_prob: (distribution [..., P], actions) -> [...]
+    apply:    (tree, observations [O, L]) -> distribution [P, L]: log-probabilities, or means and log-deviations
+    noise:    (key, steps, lanes) -> [steps, n, lanes], what `sample` turns into actions
+    sample:   (distribution [P, L], noise [n, L]) -> actions [L] (discrete) or [n, L]
+    log_prob: (distribution [P, L], actions) -> [L]
     """
 
     size: int
     init: Callable[[PRNGKeyArray], Float[Array, " D"]]
     unravel: Callable[[Float[Array, " D"]], Any]
-    apply: Callable[[Any, Float[Array, "... O"]], Float[Array, "... P"]]
-    noise: Callable[[PRNGKeyArray, tuple[int, ...]], Array]
-    sample: Callable[[Array, Array], Array]
-    log_prob: Callable[[Array, Array], Array]
+    apply: Callable[[Any, Float[Array, "O L"]], Float[Array, "P L"]]
+    noise: Callable[[PRNGKeyArray, int, int], Float[Array, "steps n lanes"]]
+    sample: Callable[[Float[Array, "P L"], Float[Array, "n L"]], Array]
+    log_prob: Callable[[Float[Array, "P L"], Array], Float[Array, " L"]]
 
 
 def torch_bias_init(key: PRNGKeyArray, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
@@ -52,16 +57,31 @@ def torch_bias_init(key: PRNGKeyArray, shape: Sequence[int], dtype: Any = jnp.fl
     return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
 
 
-INITIALISERS: dict[str, tuple[Any, Any]] = {
-    "lecun": (nn.initializers.lecun_normal(), nn.initializers.zeros),
-    "orthogonal": (nn.initializers.orthogonal(math.sqrt(2.0)), nn.initializers.zeros),
+INITIALISERS: dict[str, tuple[Any, Any]] = {  # kernels are [out, in]
+    "lecun": (nn.initializers.lecun_normal(in_axis=1, out_axis=0), nn.initializers.zeros),
+    "orthogonal": (nn.initializers.orthogonal(math.sqrt(2.0), column_axis=0), nn.initializers.zeros),
     # PyTorch's linear layer: weights U(±1/√fan_in), i.e. variance 1/(3·fan_in); biases as the published code has them.
-    "published": (nn.initializers.variance_scaling(1.0 / 3.0, "fan_in", "uniform"), torch_bias_init),
+    "published": (nn.initializers.variance_scaling(1.0 / 3.0, "fan_in", "uniform", 1, 0), torch_bias_init),
 }
 
 
+class Layer(nn.Module):
+    """kernel x + bias for columns x: [in, L] -> [out, L]. The kernel is [out, in]: XLA's CPU product of a transposed
+    left side takes four times as long at these sizes."""
+
+    width: int
+    initialiser: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "in L"]) -> Float[Array, "out L"]:
+        kernel_init, bias_init = INITIALISERS[self.initialiser]
+        kernel = self.param("kernel", kernel_init, (self.width, x.shape[0]))
+        bias = self.param("bias", bias_init, (self.width,))
+        return kernel @ x + bias[:, None]
+
+
 class MLP(nn.Module):
-    """Dense layers with an activation after each hidden one and another after the last."""
+    """Layers with an activation after each hidden one and another after the last: [O, L] -> [outputs, L]."""
 
     hidden: Sequence[int]
     outputs: int
@@ -70,11 +90,10 @@ class MLP(nn.Module):
     initialiser: str
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
-        kernel, bias = INITIALISERS[self.initialiser]
+    def __call__(self, x: Float[Array, "O L"]) -> Float[Array, "P L"]:
         for width in self.hidden:
-            x = ACTIVATIONS[self.activation](nn.Dense(width, kernel_init=kernel, bias_init=bias)(x))
-        return ACTIVATIONS[self.output_activation](nn.Dense(self.outputs, kernel_init=kernel, bias_init=bias)(x))
+            x = ACTIVATIONS[self.activation](Layer(width, self.initialiser)(x))
+        return ACTIVATIONS[self.output_activation](Layer(self.outputs, self.initialiser)(x))
 
 
 def mlp_policy(
@@ -110,25 +129,31 @@ def categorical(
     network: nn.Module, observation_size: int, actions: ActionSpace, output_scale: float = 1.0, _: float = 0.0
 ) -> Policy:
     """Softmax over the network's outputs; one uniform number draws an action through the cumulative distribution."""
-    example, unravel = ravel_pytree(network.init(jax.random.key(0), jnp.zeros((observation_size,))))
+
+    def start(key: PRNGKeyArray) -> Any:
+        return network.init(key, jnp.zeros((observation_size, 1)))
+
+    example, unravel = ravel_pytree(start(jax.random.key(0)))
 
     def apply(tree: Any, observations: Array) -> Array:
-        return jax.nn.log_softmax(output_scale * network.apply(tree, observations))
+        return jax.nn.log_softmax(output_scale * network.apply(tree, observations), axis=0)
 
-    def noise(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-        return jax.random.uniform(key, (*shape, 1))
+    def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:
+        return jax.random.uniform(key, (steps, 1, lanes))
 
     def sample(log_probs: Array, u: Array) -> Array:
-        below = jnp.cumsum(jnp.exp(log_probs[..., :-1]), axis=-1)
-        return jnp.sum((u >= below).astype(jnp.int32), axis=-1)
+        action = jnp.zeros(u.shape[1:], jnp.int32)
+        below = jnp.zeros(u.shape[1:])
+        for a in range(actions.n - 1):
+            below = below + jnp.exp(log_probs[a])
+            action = action + (u[0] >= below)
+        return action
 
     def log_prob(log_probs: Array, action: Array) -> Array:
-        return jnp.sum(jnp.where(jax.nn.one_hot(action, actions.n, dtype=jnp.bool_), log_probs, 0.0), axis=-1)
+        chosen = action[None, :] == jnp.arange(actions.n, dtype=action.dtype)[:, None]
+        return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=0)
 
-    def init(key: PRNGKeyArray) -> Array:
-        return ravel_pytree(network.init(key, jnp.zeros((observation_size,))))[0]
-
-    return Policy(example.size, init, unravel, apply, noise, sample, log_prob)
+    return Policy(example.size, lambda key: ravel_pytree(start(key))[0], unravel, apply, noise, sample, log_prob)
 
 
 def gaussian(
@@ -138,27 +163,27 @@ def gaussian(
     n = actions.n
     low, high = jnp.ravel(jnp.asarray(actions.low)), jnp.ravel(jnp.asarray(actions.high))
     bounded = jnp.isfinite(low) & jnp.isfinite(high)
-    centre = jnp.where(bounded, 0.5 * (low + high), 0.0)
+    centre = jnp.where(bounded, 0.5 * (low + high), 0.0)[:, None]
     half = jnp.where(bounded, 0.5 * (high - low), 1.0)
 
     def start(key: PRNGKeyArray) -> dict[str, Any]:
-        return {"net": network.init(key, jnp.zeros((observation_size,))), "log_std": jnp.log(initial_std * half)}
+        return {"net": network.init(key, jnp.zeros((observation_size, 1))), "log_std": jnp.log(initial_std * half)}
 
     example, unravel = ravel_pytree(start(jax.random.key(0)))
 
     def apply(tree: Any, observations: Array) -> Array:
-        mean = centre + half * output_scale * network.apply(tree["net"], observations)
-        return jnp.concatenate([mean, jnp.broadcast_to(tree["log_std"], mean.shape)], axis=-1)
+        mean = centre + half[:, None] * output_scale * network.apply(tree["net"], observations)
+        return jnp.concatenate([mean, jnp.broadcast_to(tree["log_std"][:, None], mean.shape)], axis=0)
 
-    def noise(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-        return jax.random.normal(key, (*shape, n))
+    def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:
+        return jax.random.normal(key, (steps, n, lanes))
 
     def sample(distribution: Array, z: Array) -> Array:
-        return distribution[..., :n] + jnp.exp(distribution[..., n:]) * z
+        return distribution[:n] + jnp.exp(distribution[n:]) * z
 
     def log_prob(distribution: Array, action: Array) -> Array:
-        mean, log_std = distribution[..., :n], distribution[..., n:]
+        mean, log_std = distribution[:n], distribution[n:]
         z = (action - mean) * jnp.exp(-log_std)
-        return -jnp.sum(0.5 * z * z + log_std + 0.5 * math.log(2 * math.pi), axis=-1)
+        return -jnp.sum(0.5 * z * z + log_std + 0.5 * math.log(2 * math.pi), axis=0)
 
     return Policy(example.size, lambda key: ravel_pytree(start(key))[0], unravel, apply, noise, sample, log_prob)

@@ -1,7 +1,8 @@
 """Episodes of A agents at once, in chunks of time that stop when the last episode has ended.
 
-Axes: A agents (of one run, or of many), M episodes an agent, T steps (the horizon rounded up to whole chunks).
-Lanes of one loop share its end, so cost follows the longest living episode and not the horizon.
+Axes: A agents (of one run, or of many), M episodes an agent, n chunks of C steps that together cover the horizon, and
+L = C·M lanes of a chunk (step by episode, episodes contiguous). All lanes share one loop, so cost follows the longest
+living episode and not the horizon.
 """
 
 from __future__ import annotations
@@ -13,44 +14,55 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, Step
 from jaxbyz.policies import Policy
 
-CHUNK = 32  # steps between two looks at whether anybody is still alive
+CHUNK = 16  # steps between two looks at whether anybody is still alive
 
 
 class Episodes(NamedTuple):
-    """A batch of episodes, time first. Entries after an episode's end are zero.
+    """A batch of episodes, chunk by chunk, features before lanes. Entries after an episode's end are zero.
 
-    observations [T, A, M, O], actions [T, A, M, …], rewards [T, A, M], log_probs [T, A, M] under the behaviour policy,
-    alive [T, A, M] True at steps that were taken, terminated [A, M] natural end (False: truncated by the horizon or by
-    the environment's own limit), chunks [] how many chunks hold a living step.
+    observations: [n, A, O, L]
+    actions:      [n, A, L] discrete, [n, A, a, L] continuous
+    log_probs:    [n, A, C, M] of the actions under the policy that ran
+    rewards:      [n, A, C, M]
+    alive:        [n, A, C, M] True at steps that were taken
+    terminated:   [A, M] natural end; False: truncated by the horizon or by the environment's own limit
+    chunks:       [] how many chunks hold a living step; the others are zero
     """
 
-    observations: Float[Array, "T A M O"]
+    observations: Float[Array, "n A O L"]
     actions: Array
-    rewards: Float[Array, "T A M"]
-    log_probs: Float[Array, "T A M"]
-    alive: Bool[Array, "T A M"]
+    log_probs: Float[Array, "n A C M"]
+    rewards: Float[Array, "n A C M"]
+    alive: Bool[Array, "n A C M"]
     terminated: Bool[Array, "A M"]
     chunks: Int[Array, ""]
 
     @property
     def lengths(self) -> Int[Array, "A M"]:
         """Steps of each episode."""
-        return jnp.sum(self.alive, axis=0, dtype=jnp.int32)
+        return jnp.sum(self.alive, axis=(0, 2), dtype=jnp.int32)
 
     @property
     def returns(self) -> Float[Array, "A M"]:
         """Undiscounted sum of rewards of each episode."""
-        return jnp.sum(self.rewards, axis=0)
+        return jnp.sum(self.rewards, axis=(0, 2))
 
 
 class _Lanes(NamedTuple):
+    """state leaves [A, M, …]; observation [A, O, M]; alive, terminated [A, M]."""
+
     state: Any
     observation: Array
     alive: Array
     terminated: Array
+
+
+def chunk_size(horizon: int) -> int:
+    """C: steps a chunk."""
+    return min(CHUNK, horizon)
 
 
 def collect(
@@ -67,81 +79,90 @@ def collect(
 
     Agents marked in `mask` act as `interference` makes them; their log-probabilities are still those of the policy.
     """
-    A, M = parameters.shape[0], episodes
-    size = min(CHUNK, horizon)
-    most = -(-horizon // size)
+    A, M, C = parameters.shape[0], episodes, chunk_size(horizon)
+    most = -(-horizon // C)
     trees = jax.vmap(policy.unravel)(parameters)
-    apply = jax.vmap(policy.apply)
-    reset_keys, noise_keys, step_keys, lie_keys = (
-        jax.vmap(lambda key, i=i: jax.random.fold_in(key, i))(keys) for i in range(4)
-    )
-    observation, state = jax.vmap(lambda key: jax.vmap(environment.reset)(jax.random.split(key, M)))(reset_keys)
-    lanes = _Lanes(state, observation, jnp.ones((A, M), bool), jnp.zeros((A, M), bool))
-    act = interference.act if interference is not None else None
+    act = interference.act if interference is not None and mask is not None else None
+    discrete = environment.actions.discrete
+    lanes_last = _over_lanes(environment)
+
+    def key_for(i: int, c: Array | int = 0) -> PRNGKeyArray:
+        return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, i), c))(keys)
+
+    observation, state = jax.vmap(
+        lambda key: jax.vmap(environment.reset, out_axes=(1, 0))(jax.random.split(key, M))
+    )(key_for(0))  # fmt: skip
+    start = _Lanes(state, observation, jnp.ones((A, M), bool), jnp.zeros((A, M), bool))
 
     def draw(c: Array) -> dict[str, Array]:
         """All random numbers of chunk c, time first: one call a kind instead of one a step."""
+        drawn = {
+            "noise": jax.vmap(lambda key: policy.noise(key, C, M), out_axes=1)(key_for(1, c)),
+            "key": jax.vmap(lambda key: jax.random.split(key, (C, M)), out_axes=1)(key_for(2, c)),
+        }
+        if act is not None:
+            shape = (C, M, environment.actions.draws)
+            drawn["lie"] = jax.vmap(lambda key: jax.random.uniform(key, shape), out_axes=1)(key_for(3, c))
+        return drawn
 
-        def one(noise_key: PRNGKeyArray, step_key: PRNGKeyArray, lie_key: PRNGKeyArray) -> dict[str, Array]:
-            drawn = {
-                "noise": policy.noise(jax.random.fold_in(noise_key, c), (size, M)),
-                "key": jax.random.split(jax.random.fold_in(step_key, c), (size, M)),
-            }
-            if act is not None:
-                drawn["lie"] = jax.random.uniform(jax.random.fold_in(lie_key, c), (size, M, environment.actions.draws))
-            return drawn
-
-        return jax.vmap(one, out_axes=1)(noise_keys, step_keys, lie_keys)
-
-    def step(lanes: _Lanes, drawn: tuple[dict[str, Array], Array]) -> tuple[_Lanes, tuple[Array, ...]]:
-        numbers, t = drawn
-        distribution = apply(trees, lanes.observation)
-        action = policy.sample(distribution, numbers["noise"])
-        if act is not None and mask is not None:
-            lied = act(numbers["lie"], action)
-            action = jnp.where(mask.reshape(A, *([1] * (action.ndim - 1))), lied, action)
-        after = jax.vmap(jax.vmap(environment.step))(numbers["key"], lanes.state, action)
+    def step(lanes: _Lanes, inputs: tuple[dict[str, Array], Array]) -> tuple[_Lanes, tuple[Array, ...]]:
+        drawn, t = inputs
+        distribution = jax.vmap(policy.apply)(trees, lanes.observation)
+        action = jax.vmap(policy.sample)(distribution, drawn["noise"])
+        if act is not None:
+            lied = act(drawn["lie"], action if discrete else jnp.swapaxes(action, 1, 2))
+            lied = lied if discrete else jnp.swapaxes(lied, 1, 2)
+            action = jnp.where(mask.reshape(A, *[1] * (action.ndim - 1)), lied, action)
+        after = jax.vmap(lanes_last)(drawn["key"], lanes.state, action)
         alive = lanes.alive & (t < horizon)
 
-        def keep(new: Array, old: Array) -> Array:
-            return jnp.where(alive.reshape(alive.shape + (1,) * (new.ndim - 2)), new, old)
+        def keep(new: Array, old: Array, lane_axis: int = 1) -> Array:
+            shape = [A] + [1] * (new.ndim - 1)
+            shape[lane_axis] = M
+            return jnp.where(alive.reshape(shape), new, old)
 
+        last = 1 if discrete else 2
         record = (
-            jnp.where(alive[..., None], lanes.observation, 0.0),
-            keep(action, jnp.zeros_like(action)),
+            keep(lanes.observation, jnp.zeros_like(lanes.observation), 2),
+            keep(action, jnp.zeros_like(action), last),
+            jnp.where(alive, jax.vmap(policy.log_prob)(distribution, action), 0.0),
             jnp.where(alive, after.reward, 0.0),
-            jnp.where(alive, policy.log_prob(distribution, action), 0.0),
             alive,
         )
         following = _Lanes(
             jax.tree.map(keep, after.state, lanes.state),
-            keep(after.observation, lanes.observation),
+            keep(after.observation, lanes.observation, 2),
             alive & ~(after.terminated | after.truncated),
             lanes.terminated | (alive & after.terminated),
         )
         return following, record
 
-    def chunk(carry: tuple[Array, _Lanes, tuple[Array, ...]]) -> tuple[Array, _Lanes, tuple[Array, ...]]:
-        c, lanes, buffers = carry
-        lanes, records = jax.lax.scan(step, lanes, (draw(c), c * size + jnp.arange(size, dtype=jnp.int32)))
-        buffers = jax.tree.map(
-            lambda buffer, rows: jax.lax.dynamic_update_slice_in_dim(buffer, rows, c * size, axis=0), buffers, records
-        )
-        return c + 1, lanes, buffers
+    def run_chunk(c: Array, lanes: _Lanes) -> tuple[_Lanes, tuple[Array, ...]]:
+        times = c * C + jnp.arange(C, dtype=jnp.int32)
+        lanes, record = jax.lax.scan(step, lanes, (draw(c), times))
+        observations, actions, *rest = record  # [C, A, …, M]
+        return lanes, (_chunk(observations), _chunk(actions), *(jnp.swapaxes(x, 0, 1) for x in rest))
 
-    records = _record_shapes(step, lanes, draw)
-    buffers = jax.tree.map(lambda row: jnp.zeros((most * size, *row.shape), row.dtype), records)
+    def body(carry: tuple[Array, _Lanes, tuple[Array, ...]]) -> tuple[Array, _Lanes, tuple[Array, ...]]:
+        c, lanes, buffers = carry
+        lanes, record = run_chunk(c, lanes)
+        return c + 1, lanes, jax.tree.map(lambda buffer, x: buffer.at[c].set(x), buffers, record)
+
+    _, record = jax.eval_shape(run_chunk, jnp.int32(0), start)
+    buffers = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), record)
     chunks, lanes, buffers = jax.lax.while_loop(
-        lambda carry: (carry[0] < most) & jnp.any(carry[1].alive), chunk, (jnp.int32(0), lanes, buffers)
+        lambda carry: (carry[0] < most) & jnp.any(carry[1].alive), body, (jnp.int32(0), start, buffers)
     )
     return Episodes(*buffers, lanes.terminated, chunks)
 
 
-def _record_shapes(step: Any, lanes: _Lanes, draw: Any) -> Any:
-    """Shapes of what one step records."""
+def _over_lanes(environment: Environment) -> Any:
+    """environment.step over lanes: state leaves [M, …], actions [M] or [a, M], observations out as [O, M]."""
+    action_axis = 0 if environment.actions.discrete else 1
+    return jax.vmap(environment.step, in_axes=(0, 0, action_axis), out_axes=Step(1, 0, 0, 0, 0))
 
-    def first(lanes: _Lanes) -> Any:
-        numbers = jax.tree.map(lambda x: x[0], draw(jnp.int32(0)))
-        return step(lanes, (numbers, jnp.int32(0)))[1]
 
-    return jax.eval_shape(first, lanes)
+def _chunk(x: Array) -> Array:
+    """[C, A, …, M] to [A, …, L]."""
+    x = jnp.moveaxis(x, 0, -2)
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])

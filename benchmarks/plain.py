@@ -1,0 +1,70 @@
+"""The plain program: what one writes first. A vmapped fixed-horizon scan over agents and episodes, then one grad.
+
+It is the baseline of the benchmarks and the oracle of the fast program in the tests: no chunks, no early stop, lanes
+before features, flax's own dense layers, one key a step. Same estimate, other floating-point order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+
+
+class Network(nn.Module):
+    """The paper's network as flax's tutorial writes it."""
+
+    hidden: Sequence[int]
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        for width in self.hidden:
+            x = jnp.tanh(nn.Dense(width)(x))
+        return jnp.tanh(nn.Dense(self.outputs)(x))
+
+
+def make(env_name: str = "CartPole-v1", hidden: Sequence[int] = (16, 16), horizon: int = 500, **params: Any) -> dict:
+    """init(key), rollout(tree, key), estimate(tree, episode) for one agent and one episode."""
+    env, env_params = gymnax.make(env_name)
+    env_params = env_params.replace(**params)
+    network = Network(hidden, env.num_actions)
+    size = env.observation_space(env_params).shape[0]
+
+    def init(key: Array) -> Any:
+        return network.init(key, jnp.zeros(size))
+
+    def rollout(tree: Any, key: Array) -> tuple[Array, Array, Array]:
+        key, key_reset = jax.random.split(key)
+        observation, state = env.reset_env(key_reset, env_params)
+
+        def step(carry: tuple, key: Array) -> tuple:
+            observation, state, alive = carry
+            key_act, key_step = jax.random.split(key)
+            action = jax.random.categorical(key_act, network.apply(tree, observation))
+            following, state, reward, terminated, _ = env.step_env(key_step, state, action, env_params)
+            record = (observation, action, reward * alive, alive)
+            return (following, state, alive * (1.0 - terminated)), record
+
+        _, episode = jax.lax.scan(step, (observation, state, 1.0), jax.random.split(key, horizon))
+        return episode
+
+    def estimate(tree: Any, episode: tuple, gamma: float = 0.999) -> Any:
+        """GPOMDP of a batch of episodes [M, T, …] of one agent."""
+        observations, actions, rewards, alive = episode
+        discounted = rewards * gamma ** jnp.arange(horizon)
+        to_go = jnp.cumsum(discounted[:, ::-1], axis=1)[:, ::-1]
+
+        def objective(tree: Any) -> Array:
+            log_probs = jax.nn.log_softmax(network.apply(tree, observations))
+            chosen = jnp.take_along_axis(log_probs, actions[..., None], axis=-1)[..., 0]
+            return jnp.mean(jnp.sum(chosen * to_go * alive, axis=1))
+
+        return jax.grad(objective)(tree)
+
+    return {"init": init, "rollout": rollout, "estimate": estimate}

@@ -1,0 +1,260 @@
+"""A run's configuration: every option with its meaning, its checks, and the algorithm it builds."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import optax
+
+from jaxbyz.agreements import Agreement, agreements, theorem_rounds
+from jaxbyz.algorithms import Algorithm, algorithms
+from jaxbyz.attacks import attacks
+from jaxbyz.environments import environments, make_environment
+from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator
+from jaxbyz.page import PREVIOUS, Page
+from jaxbyz.policies import ACTIVATIONS, INITIALISERS, mlp_policy
+from jaxbyz.presets import DEFAULT_PRESET, PRESETS
+from jaxbyz.registry import Entry, UsageError, parse_spec
+from jaxbyz.rules import Rule, aggregators, chain, pre_aggregators
+from jaxbyz.schedules import schedules
+
+CENTRAL = ("byzpg", "fed-page-pg")  # algorithms with a trusted server
+NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg")  # algorithms that bring their own rule, the mean
+OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
+OUTPUTS = ("last", "sampled", "best")
+COINS = ("shared", "own")
+
+
+def option(default: Any, help: str, **extra: Any) -> Any:
+    """A field with a line of help."""
+    return field(default=default, metadata={"help": help, **extra})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides a run's numbers. The paper's symbols keep their names."""
+
+    algorithm: str = option("decbyzpg", "algorithm; see `jaxbyz list`")
+    env: str = option("CartPole-v1", "environment id")
+    agents: int = option(13, "number of agents K")
+    byzantine: int = option(0, "number of Byzantine agents f, which the rules defend against")
+    attack: str = option("none", "what Byzantine agents do; options as name:option=value")
+    schedule: str = option("fixed", "who is Byzantine when: fixed, rotating, random")
+    aggregator: str = option("rfa", "rule for gradients; options as name:option=value")
+    pre_aggregator: str = option("none", "rule in front of the aggregator, several joined with +")
+    agreement: str = option("mda", "agreement on parameters")
+    kappa: str = option("4", "agreement rounds κ: a number, or `theorem` for ⌈log2(N·K/p²)⌉")
+    tolerance: float | None = option(
+        None, "stop agreement once the honest diameter is at most this; κ is then the most"
+    )
+    seeds: int = option(1, "number of runs, side by side")
+    seed: int = option(0, "first seed; seed s of the sweep is seed + s")
+    coin: str = option("shared", "shared: one coin sequence for all seeds; own: each seed its own, both branches paid")
+    trajectories: int = option(8000, "trajectories to sample per agent")
+    N: int = option(50, "large batch size")
+    B: int = option(4, "small batch size")
+    p: float = option(0.2, "probability of a large batch")
+    eta: float = option(1e-3, "step size η")
+    eta_end: float | None = option(None, "decay the step size linearly to this over the run")
+    optimizer: str = option("adam", "optax optimizer, one state an agent; sgd is the paper's plain ascent")
+    gamma: float = option(0.999, "discount factor γ")
+    horizon: int = option(500, "task horizon H")
+    estimator: str = option("gpomdp", "gradient estimator: gpomdp or reinforce")
+    baseline: str = option("none", "baseline: none, constant, leave-one-out")
+    baseline_value: float = option(0.0, "the constant baseline")
+    weights: str = option("trajectory", "importance weights: trajectory (the paper's) or per-decision")
+    weight_clip: float | None = option(None, "cut importance weights at this value")
+    previous: str = option("aggregated", "previous estimate in the small-batch formula: aggregated, own, realized")
+    clip_norm: float | None = option(None, "scale estimates down to this norm before they are sent")
+    hidden: tuple[int, ...] = option((16, 16), "hidden layer sizes, comma-separated")
+    activation: str = option("tanh", "hidden activation")
+    output_activation: str = option("tanh", "output activation")
+    output_scale: float = option(1.0, "factor on the activated outputs")
+    initialiser: str = option("lecun", "network initialisation: lecun, orthogonal, published")
+    output: str = option("last", "parameters that evaluate uses: last, sampled (θ_T̂), best (by honest return)")
+    unsafe: bool = option(False, "run also with more Byzantines than the rules tolerate")
+
+    def kappa_rounds(self) -> int:
+        """κ as a number."""
+        return theorem_rounds(self.N, self.agents, self.p) if self.kappa == "theorem" else int(self.kappa)
+
+
+FIELDS = {f.name: f for f in dataclasses.fields(Config)}
+
+
+def resolve(preset: str | None = None, **given: Any) -> Config:
+    """A configuration from options given, then the preset's numbers, then the general defaults.
+
+    Without a preset, the one for the environment is taken (`cartpole` for CartPole-v1), or `default`.
+    """
+    for name in given:
+        if name not in FIELDS:
+            near = difflib.get_close_matches(name, FIELDS, n=1)
+            raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""))
+    if preset is None:
+        preset = DEFAULT_PRESET.get(given.get("env", Config.env), "default")
+    if preset not in PRESETS:
+        near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.3)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"preset={preset!r} is unknown{hint} known: {', '.join(PRESETS)}")
+    config = Config(**{**PRESETS[preset][1], **given})
+    if config.algorithm == "page-pg":
+        config = dataclasses.replace(config, agents=1, byzantine=0, attack="none")
+    return check(config)
+
+
+def check(config: Config) -> Config:
+    """Refuse what makes no sense: one line that names the option, the value and what is allowed."""
+    c = config
+    for name in ("agents", "seeds", "trajectories", "N", "B", "horizon"):
+        if getattr(c, name) < 1:
+            raise UsageError(f"{name}={getattr(c, name)}: must be at least 1")
+    for name in ("eta", "gamma", "output_scale"):
+        value = getattr(c, name)
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name}={value}: must be a positive number")
+    for name in ("eta_end", "tolerance", "weight_clip", "clip_norm"):
+        value = getattr(c, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name}={value}: must be a positive number, or left out")
+    if c.gamma > 1:
+        raise UsageError(f"gamma={c.gamma}: must be in (0, 1]")
+    if not 0 < c.p <= 1:
+        raise UsageError(f"p={c.p}: must be in (0, 1]")
+    if c.B > c.N:
+        raise UsageError(f"B={c.B} exceeds N={c.N}: the small batch is at most the large one")
+    if not c.hidden or any(width < 1 for width in c.hidden):
+        raise UsageError(f"hidden={','.join(map(str, c.hidden))}: layer sizes must be at least 1")
+    if c.byzantine < 0:
+        raise UsageError(f"byzantine={c.byzantine}: must be at least 0")
+    if c.byzantine >= c.agents:
+        raise UsageError(f"byzantine={c.byzantine} of agents={c.agents}: at least one agent must be honest")
+    if c.kappa != "theorem" and not (c.kappa.isdigit() and int(c.kappa) >= 1):
+        raise UsageError(f"kappa={c.kappa!r}: a number of rounds of at least 1, or `theorem`")
+    if not math.isfinite(c.baseline_value):
+        raise UsageError(f"baseline_value={c.baseline_value}: must be a finite number")
+    for name, known in (
+        ("optimizer", OPTIMIZERS), ("output", OUTPUTS), ("coin", COINS), ("estimator", ESTIMATORS),
+        ("baseline", BASELINES), ("weights", WEIGHTS), ("previous", PREVIOUS), ("activation", tuple(ACTIVATIONS)),
+        ("output_activation", tuple(ACTIVATIONS)), ("initialiser", tuple(INITIALISERS)),
+    ):  # fmt: skip
+        _one_of(name, getattr(c, name), known)
+    if c.previous == "realized" and (c.optimizer != "sgd" or c.eta_end is not None):
+        raise UsageError(
+            f"previous=realized with optimizer={c.optimizer}: (θ_t − θ_t-1)/η needs sgd and a constant eta"
+        )
+    _check_tolerance(c)
+    return c
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        near = difflib.get_close_matches(value, known, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"{name}={value!r} is unknown{hint} known: {', '.join(known)}")
+
+
+def _check_tolerance(c: Config) -> None:
+    """The names exist, and f stays below every limit that applies."""
+    algorithms[c.algorithm]
+    environments[c.env]
+    attacks[parse_spec(c.attack)[0]]
+    schedules[c.schedule]
+    rule = aggregators[parse_spec(c.aggregator)[0]]
+    agreement = agreements[parse_spec(c.agreement)[0]]
+    if c.pre_aggregator != "none":
+        for part in c.pre_aggregator.split("+"):
+            pre_aggregators[parse_spec(part)[0]]
+    if c.unsafe or c.byzantine == 0:
+        return
+    limits: list[tuple[str, str, Entry]] = []
+    if c.algorithm not in NAIVE:
+        limits.append(("aggregator", rule.name, rule))
+    if c.algorithm not in (*NAIVE, *CENTRAL):
+        limits.append(("agreement", agreement.name, agreement))
+    if c.algorithm in CENTRAL and c.algorithm not in NAIVE:
+        limits.append(("algorithm", c.algorithm, Entry(c.algorithm, lambda: None, "", Fraction(1, 2))))
+    for kind, name, entry in limits:
+        if c.byzantine > entry.most(c.agents):
+            raise UsageError(
+                f"byzantine={c.byzantine} of agents={c.agents} exceeds the limit {entry.limit} of {kind} {name}: "
+                f"at most {entry.most(c.agents)} (or --unsafe)"
+            )
+
+
+def build_rule(config: Config) -> Rule:
+    """The aggregator, with its pre-aggregators in front."""
+    K, f = config.agents, config.byzantine
+    rules = []
+    limit = aggregators[parse_spec(config.aggregator)[0]].limit
+    if config.pre_aggregator != "none":
+        for part in config.pre_aggregator.split("+"):
+            name, options = parse_spec(part)
+            if name == "bucketing" and limit is not None and "size" not in options:
+                options.setdefault("alpha_max", float(limit))
+            rules.append(pre_aggregators[name].build(K, f, **options))
+    name, options = parse_spec(config.aggregator)
+    return chain(*rules, aggregators[name].build(K, f, **options))
+
+
+def build(config: Config, iterations: int | None = None) -> Algorithm:
+    """The algorithm a configuration names, with its environment, policy, rules and attack.
+
+    iterations is needed for a step size that decays.
+    """
+    K, f = config.agents, config.byzantine
+    environment = make_environment(config.env)
+    policy = mlp_policy(
+        environment,
+        config.hidden,
+        config.activation,
+        config.output_activation,
+        output_scale=config.output_scale,
+        initialiser=config.initialiser,
+    )
+    estimator = Estimator(
+        kind=config.estimator,
+        gamma=config.gamma,
+        horizon=config.horizon,
+        baseline=config.baseline,
+        baseline_value=config.baseline_value,
+        weights=config.weights,
+        clip=config.weight_clip,
+    )
+    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
+    name, options = parse_spec(config.agreement)
+    rule = agreements[name].build(K, f, **options)
+    agreement = None if rule is None else Agreement(rule, config.kappa_rounds(), config.tolerance)
+    name, options = parse_spec(config.attack)
+    parts: dict[str, Any] = {
+        "agents": K,
+        "byzantine": f,
+        "aggregator": build_rule(config),
+        "agreement": agreement,
+        "optimizer": getattr(optax, config.optimizer)(eta),
+        "attack": attacks[name].build(K, f, **options),
+        "schedule": schedules[config.schedule].build(K, f),
+        "page": Page(config.N, config.B, estimator, config.previous, config.eta, config.clip_norm),
+        "p": config.p,
+    }
+    if config.algorithm in CENTRAL:
+        del parts["agreement"]
+    return algorithms[config.algorithm].factory(environment, policy, **parts)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain JSON values."""
+    return {**dataclasses.asdict(config), "hidden": list(config.hidden)}
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """Back from JSON; checked."""
+    known = {name: values[name] for name in FIELDS if name in values}
+    if "hidden" in known:
+        known["hidden"] = tuple(int(width) for width in known["hidden"])
+    return check(Config(**known))

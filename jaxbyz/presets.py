@@ -1,0 +1,47 @@
+"""The numbers, in one place: what each preset changes of the general defaults in `jaxbyz.config.Config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# The paper's Table 1. The switch, the discount and the batch sizes are the same wherever its experiments are meant.
+_TABLE_CARTPOLE: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "hidden": (16, 16),
+    "activation": "relu",
+    "output_activation": "tanh",
+    "optimizer": "adam",
+    "eta": 5e-3,
+    "gamma": 0.999,
+    "horizon": 500,
+    "B": 4,
+    "N": 50,
+    "p": 0.2,
+}
+_TABLE_LUNARLANDER: dict[str, Any] = {
+    "env": "LunarLander-v3",
+    "hidden": (64, 64),
+    "activation": "tanh",
+    "output_activation": "tanh",
+    "optimizer": "adam",
+    "eta": 1e-3,
+    "gamma": 0.999,
+    "horizon": 1000,
+    "B": 32,
+    "N": 96,
+    "p": 0.2,
+}
+# What jaxbyz starts from: the table with the step size and the variance handled so that learning is steady.
+_STEADY: dict[str, Any] = {"activation": "tanh", "eta": 1e-3, "baseline": "leave-one-out", "weight_clip": 1.0}
+
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("general defaults, any environment", {}),
+    "cartpole": ("CartPole: the paper's table with step 1e-3, tanh, leave-one-out baseline, weights at most 1",
+                 {**_TABLE_CARTPOLE, **_STEADY}),
+    "cartpole-paper": ("CartPole: the paper's Table 1, literally; learns fast, then collapses", _TABLE_CARTPOLE),
+    "lunarlander": ("LunarLander: the paper's table with leave-one-out baseline and weights at most 1",
+                    {**_TABLE_LUNARLANDER, **_STEADY}),
+    "lunarlander-paper": ("LunarLander: the paper's Table 1, literally", _TABLE_LUNARLANDER),
+}  # fmt: skip
+
+DEFAULT_PRESET = {"CartPole-v1": "cartpole", "LunarLander-v3": "lunarlander"}
