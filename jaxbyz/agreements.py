@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz import graphs
 from jaxbyz.attacks.base import Forge, Memory
 from jaxbyz.communication import exchange
 from jaxbyz.registry import Registry
-from jaxbyz.rules import FIFTH, QUARTER, Rule, mda, monna
+from jaxbyz.rules import FIFTH, HALF, QUARTER, THIRD, Rule, mda, monna, trimmed_mean
 from jaxbyz.rules.distances import squared_distances
+from jaxbyz.rules.gossip import clipped_gossip
 
 
 class Agreement(NamedTuple):
@@ -45,7 +47,9 @@ def theorem_rounds(N: int, agents: int, p: float) -> int:
 def diameter(parameters: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, ""]:
     """Δ₂ of honest agents: max_{i,j honest} ‖θ_i − θ_j‖."""
     both = ~mask[:, None] & ~mask[None, :]
-    return jnp.sqrt(jnp.max(jnp.where(both, squared_distances(parameters), 0.0)))
+    square = jnp.max(jnp.where(both, squared_distances(parameters), 0.0))
+    apart = square > 0  # the gradient at zero is zero, not NaN
+    return jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1.0)), 0.0)
 
 
 def run_agreement(
@@ -74,13 +78,13 @@ def run_agreement(
         done = jax.lax.fori_loop(0, agreement.rounds, once, parameters)
         return Agreed(done, jnp.int32(agreement.rounds))
 
+    tolerance = agreement.tolerance
+
     def unsettled(carry: tuple[Array, Array]) -> Array:
         i, now = carry
-        return (i < agreement.rounds) & (diameter(now, mask) > agreement.tolerance)
+        return (i < agreement.rounds) & (diameter(now, mask) > tolerance)
 
-    used, done = jax.lax.while_loop(
-        unsettled, lambda carry: (carry[0] + 1, once(*carry)), (jnp.int32(0), parameters)
-    )
+    used, done = jax.lax.while_loop(unsettled, lambda carry: (carry[0] + 1, once(*carry)), (jnp.int32(0), parameters))
     return Agreed(done, used)
 
 
@@ -88,11 +92,26 @@ def _states(rule: Rule, K: int, D: int) -> Array:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *jnp.shape(leaf))), rule.init(K, D))
 
 
+def _gossip(
+    agents: int,
+    byzantine: int = 0,
+    graph: str = "complete",
+    degree: int = 4,
+    seed: int = 0,
+    radius: float | None = None,
+    neighbours: int | None = None,
+) -> Rule:
+    """ClippedGossip on a named graph: complete, ring, torus or random-regular, with Metropolis weights."""
+    weights = graphs.metropolis_weights(graphs.graph(graph, agents, degree=degree, seed=seed))
+    return clipped_gossip(weights, byzantine, radius=radius, neighbours=neighbours)
+
+
 agreements = Registry("agreement")
 agreements.add("none", lambda: None, "no agreement: every agent keeps its own parameters")
 agreements.add("mda", mda, "Minimum Diameter Averaging, exact (Algorithm 3)", QUARTER)
-agreements.add(
-    "gda", monna, "Greedy Diameter Averaging: mean of the nearest to one's own (appendix A.3)", FIFTH
-)
+agreements.add("gda", monna, "Greedy Diameter Averaging: mean of the nearest to one's own (appendix A.3)", FIFTH)
+
+agreements.add("trimmed-mean", trimmed_mean, "coordinate-wise trimmed mean (El-Mhamdi et al. 2021)", THIRD)
+agreements.add("clipped-gossip", _gossip, "clipped averaging with neighbours on a graph", HALF)
 
 CENTRAL_LIMIT = Fraction(1, 2)  # α_max with a trusted server (Assumption 1)

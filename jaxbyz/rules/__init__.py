@@ -3,14 +3,22 @@
 from fractions import Fraction
 
 from jaxbyz.registry import Registry
-from jaxbyz.rules.base import Outcome, Receiver, Rule, chain, from_function, weighted
+from jaxbyz.rules.base import Outcome, Receiver, Rule, chain, from_function, mix, usable, weighted
 from jaxbyz.rules.bucketing import bucket_size, bucketing
+from jaxbyz.rules.clipping import arc, centered_clipping, clipping
+from jaxbyz.rules.coordinatewise import meamed, median, trimmed_mean
 from jaxbyz.rules.diameter import mda, minimum_diameter_subset, monna
+from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.geometric_median import rfa
-from jaxbyz.rules.krum import krum
+from jaxbyz.rules.krum import bulyan, krum, multi_krum
 from jaxbyz.rules.mean import mean
+from jaxbyz.rules.mixing import nnm
+from jaxbyz.rules.norms import cge
+from jaxbyz.rules.signguard import signguard
+from jaxbyz.rules.smea import smea
+from jaxbyz.rules.spectral import caf, dnc
 
-HALF, QUARTER, FIFTH = Fraction(1, 2), Fraction(1, 4), Fraction(1, 5)
+HALF, THIRD, QUARTER, FIFTH = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4), Fraction(1, 5)
 
 
 def _bucketing(agents: int, byzantine: int, size: int | None = None, alpha_max: float = 0.5) -> Rule:
@@ -24,27 +32,60 @@ aggregators.add("krum", krum, "the message with the tightest neighbourhood (pape
 aggregators.add("rfa", rfa, "geometric median by smoothed Weiszfeld (paper, appendix A.2)", HALF)
 aggregators.add("mda", mda, "mean of the subset of least diameter, exact (paper, appendix A.3)", QUARTER)
 aggregators.add("monna", monna, "mean of the n − f messages nearest to one's own", FIFTH)
+aggregators.add("median", median, "coordinate-wise median", HALF)
+aggregators.add("trimmed-mean", trimmed_mean, "coordinate-wise mean without f lowest and f highest", HALF)
+aggregators.add("meamed", meamed, "coordinate-wise mean of the n − f nearest to the median", HALF)
+aggregators.add("multi-krum", multi_krum, "mean of the n − f messages of least Krum score", HALF)
+aggregators.add("bulyan", bulyan, "Krum's winners in turn, then their mean around the median", QUARTER)
+aggregators.add("centered-clipping", centered_clipping, "clipped steps from the last result (stateful)", HALF)
+aggregators.add("caf", caf, "mean reweighted against the direction of largest spread", HALF)
+aggregators.add("smea", smea, "mean of the subset of least top covariance eigenvalue", HALF)
+aggregators.add("cge", cge, "mean of the n − f shortest messages", HALF)
+aggregators.add("dnc", dnc, "mean without outliers along top singular vectors of random coordinates", HALF)
+aggregators.add("signguard", signguard, "mean of messages alike in length and signs, clipped", HALF)
 
 pre_aggregators = Registry("pre-aggregator")
-pre_aggregators.add(
-    "bucketing", _bucketing, "means of random buckets of ⌊α_max/α⌋ messages (paper, appendix A.2)"
-)
+pre_aggregators.add("bucketing", _bucketing, "means of random buckets of ⌊α_max/α⌋ messages (paper, appendix A.2)")
+pre_aggregators.add("nnm", nnm, "each message becomes the mean of the n − f nearest to it", HALF)
+pre_aggregators.add("clipping", clipping, "messages longer than a fixed radius are shortened to it")
+pre_aggregators.add("arc", arc, "the ⌊2f(n − f)/n⌋ longest messages are shortened to the next", HALF)
 
 __all__ = [
+    "FIFTH",
+    "HALF",
+    "QUARTER",
+    "THIRD",
     "Outcome",
     "Receiver",
     "Rule",
     "aggregators",
+    "arc",
     "bucket_size",
     "bucketing",
+    "bulyan",
+    "caf",
+    "centered_clipping",
+    "cge",
     "chain",
+    "clipping",
+    "dnc",
     "from_function",
     "krum",
     "mda",
+    "meamed",
     "mean",
+    "median",
     "minimum_diameter_subset",
+    "mix",
     "monna",
+    "multi_krum",
+    "nnm",
     "pre_aggregators",
     "rfa",
+    "signguard",
+    "smea",
+    "squared_distances",
+    "trimmed_mean",
+    "usable",
     "weighted",
 ]

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows
+
 State = Any  # a pytree of arrays; () for a rule without memory
 
 
@@ -28,7 +30,7 @@ class Receiver(NamedTuple):
     """
 
     own: Float[Array, " D"]
-    index: Int[Array, ""]
+    index: Int[Array, ""]  # type: ignore[assignment]
 
 
 class Outcome(NamedTuple):
@@ -69,10 +71,36 @@ def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Ru
     return Rule(apply)
 
 
+def chosen(weights: Float[Array, " n"], ok: Array) -> Float[Array, " n"]:
+    """Weights scaled to sum to one over usable rows; zero everywhere when no usable row has any."""
+    kept = jnp.where(ok, weights, 0.0)
+    return kept / jnp.maximum(jnp.sum(kept), jnp.finfo(weights.dtype).tiny)
+
+
+@jax.custom_jvp
 def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Array, "m D"]:
-    """shares @ messages with 0·inf = 0: rows nobody uses are zeroed first. Exact for a one-hot share."""
+    """shares @ messages with 0·inf = 0: rows nobody uses are zeroed first. Exact for a one-hot share.
+
+    One row (m = 1) is summed in one fused loop over D without a copy of the messages.
+    """
+    m, n = shares.shape
+    if m == 1 and n <= NETWORK_LIMIT:
+        parts = [jnp.where(shares[0, i] != 0, shares[0, i] * messages[i], 0.0) for i in range(n)]
+        return add_rows(parts)[None]
+    return jnp.matmul(shares, _used(shares, messages), precision=jax.lax.Precision.HIGHEST)
+
+
+@mix.defjvp
+def _mix_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (shares, messages), (d_shares, d_messages) = primals, tangents
+    exact = jax.lax.Precision.HIGHEST
+    d = jnp.matmul(d_shares, _used(shares, messages), precision=exact) + jnp.matmul(shares, d_messages, precision=exact)
+    return mix(shares, messages), d
+
+
+def _used(shares: Array, messages: Array) -> Array:
     used = jnp.any(shares != 0, axis=0)
-    return jnp.matmul(shares, jnp.where(used[:, None], messages, 0.0), precision=jax.lax.Precision.HIGHEST)
+    return jnp.where(used[:, None], messages, 0.0)
 
 
 def from_function(function: Callable[..., Array]) -> Rule:
@@ -98,9 +126,7 @@ def _positional_arguments(function: Callable[..., Any]) -> int:
     import inspect
 
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(
-        p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values()
-    )
+    return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
 def chain(*rules: Rule) -> Rule:
@@ -144,8 +170,23 @@ def _rows_of(rule: Rule) -> Callable[[Array], Array]:
     return rows
 
 
+def largest_square(dtype: Any) -> Any:
+    """The largest ‖x‖² of a usable message: sums of n² such squares, n up to a few hundred, stay finite."""
+    return jnp.finfo(dtype).max / 2.0**20
+
+
+def squared_norms(vectors: Float[Array, "n D"]) -> Float[Array, " n"]:
+    """‖x_i‖² of each row; not finite where an entry is not finite or the square overflows."""
+    return jnp.sum(vectors * vectors, axis=1)
+
+
 def usable(messages: Float[Array, "n D"]) -> Array:
-    """[n] bool: rows that can take part. A row with a non-finite entry, or one so large that squared distances
-    would overflow, is a vote for nothing: it counts as one Byzantine message at infinite distance."""
-    bound = jnp.sqrt(jnp.finfo(messages.dtype).max / (16.0 * max(messages.shape[1], 1)))
-    return jnp.all(jnp.abs(messages) <= bound, axis=1)  # a comparison with NaN is False
+    """[n] bool: rows that can take part. A row with a non-finite entry, or one so large that sums of squares would
+    overflow, is a vote for nothing: it counts as one Byzantine message at infinite distance."""
+    return squared_norms(jax.lax.stop_gradient(messages)) <= largest_square(messages.dtype)  # NaN compares False
+
+
+def inverse_norm_above(squares: Array, floor: float | Array) -> Array:
+    """1 / max(‖x‖, floor) from ‖x‖², with a gradient that is zero, not NaN, at x = 0."""
+    above = squares > floor * floor
+    return jnp.where(above, jax.lax.rsqrt(jnp.where(above, squares, 1.0)), 1.0 / floor)

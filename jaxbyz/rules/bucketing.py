@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State
+from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, usable
 
 
 def bucket_size(agents: int, byzantine: int, alpha_max: float) -> int:
@@ -19,8 +19,9 @@ def bucket_size(agents: int, byzantine: int, alpha_max: float) -> int:
 def bucketing(size: int = 2) -> Rule:
     """Means of ⌈n/s⌉ random groups of s messages (the last may be smaller): [n, D] -> [⌈n/s⌉, D].
 
-    At most f buckets hold a Byzantine message, so the rule behind defends against f of ⌈n/s⌉. A non-finite message
-    spoils its bucket, which the rule behind then counts as Byzantine. Cost n·D.
+    At most f buckets hold a Byzantine message, so the rule behind defends against f of ⌈n/s⌉. An unusable message is
+    left out of its bucket; a bucket with nothing else in it, a Byzantine one, becomes the mean of all usable messages.
+    Cost n·D (a product of n²·D/s for a small n).
     """
     if size < 1:
         raise ValueError(f"bucketing size={size}: at least 1")
@@ -28,15 +29,11 @@ def bucketing(size: int = 2) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
         buckets = -(-n // size)
-        bucket_of = jnp.arange(n) // size
-        place = jax.random.permutation(key, n)
-        member = jax.nn.one_hot(bucket_of[place], buckets, dtype=messages.dtype).T  # [m, n]
-        shares = member / jnp.sum(member, axis=1, keepdims=True)
-        finite = jnp.all(jnp.isfinite(messages), axis=1)
-        rows = jnp.matmul(
-            shares, jnp.where(finite[:, None], messages, 0.0), precision=jax.lax.Precision.HIGHEST
-        )
-        spoilt = jnp.any((member > 0) & ~finite, axis=1)
-        return Outcome(jnp.where(spoilt[:, None], jnp.inf, rows), shares, state)
+        place = jax.random.permutation(key, n)  # [n]: where each message lands
+        ok = usable(messages)
+        member = (place[None, :] // size == jnp.arange(buckets)[:, None]) & ok[None]  # [m, n]
+        member = jnp.where(jnp.any(member, axis=1, keepdims=True), member, ok[None]).astype(messages.dtype)
+        shares = member / jnp.maximum(jnp.sum(member, axis=1, keepdims=True), 1.0)
+        return Outcome(mix(shares, messages), shares, state)
 
     return Rule(apply, random=True)

@@ -6,8 +6,38 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxbyz.rules.base import usable
-from jaxbyz.rules.sorting import median_rows
+from jaxbyz.rules.base import largest_square
+from jaxbyz.rules.sorting import add_rows, median_rows, ranked_rows
+
+
+def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
+    """⟨x_i − c, x_j − c⟩ as [n, n] around the coordinate-wise median c, and which rows are usable, [n].
+
+    Rows and columns of unusable messages are zero. A non-finite entry spoils only its own row and column of the
+    product, so one product serves to find and to exclude such rows. c is near the honest rows whatever the others sent.
+    """
+    centre = jax.lax.stop_gradient(median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages)))
+    y = messages - jnp.where(jnp.isfinite(centre), centre, 0.0)[None]
+    gram = _products(y)
+    ok = jnp.diagonal(gram) <= largest_square(messages.dtype)  # a comparison with NaN is False
+    return jnp.where(ok[:, None] & ok[None, :], gram, 0.0), ok
+
+
+@jax.custom_jvp
+def _products(y: Float[Array, "n D"]) -> Float[Array, "n n"]:
+    """y yᵀ, exactly symmetric."""
+    gram = jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
+    return 0.5 * (gram + gram.T)
+
+
+@_products.defjvp
+def _products_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """As the product's own derivative, with unusable rows as zero: 0·∞ must not enter a gradient."""
+    (y,), (dy,) = primals, tangents
+    gram = _products(y)
+    ok = jnp.diagonal(gram) <= largest_square(y.dtype)
+    half = jnp.matmul(dy, jnp.where(ok[:, None], y, 0.0).T, precision=jax.lax.Precision.HIGHEST)
+    return gram, half + half.T
 
 
 def squared_distances(messages: Float[Array, "n D"]) -> Float[Array, "n n"]:
@@ -17,20 +47,31 @@ def squared_distances(messages: Float[Array, "n D"]) -> Float[Array, "n n"]:
     close to each other and far from c, so c is the coordinate-wise median: near the honest rows whatever the others
     sent. What rounding is left falls on pairs of far rows, which an adversary could move at will anyway.
     """
-    ok = usable(messages)
-    centre = median_rows(jnp.where(ok[:, None], messages, jnp.inf))
-    centre = jnp.where(jnp.isfinite(centre), centre, 0.0)
-    y = jnp.where(ok[:, None], messages - centre, 0.0)
-    gram = jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
+    gram, ok = centred_gram(messages)
     norms = jnp.diagonal(gram)
     squares = jnp.maximum(norms[:, None] + norms[None, :] - 2.0 * gram, 0.0)
     squares = jnp.where(jnp.eye(len(ok), dtype=bool), 0.0, squares)
     return jnp.where(ok[:, None] & ok[None, :], squares, jnp.inf)
 
 
-def nearest(squares: Float[Array, "n n"], count: int) -> Array:
-    """[n, n] bool: row i marks the `count` points nearest to i, itself included, ties to the lower index."""
-    n = squares.shape[0]
-    order = jnp.argsort(squares, axis=1, stable=True)
-    rank = jnp.zeros((n, n), jnp.int32).at[jnp.arange(n)[:, None], order].set(jnp.arange(n, dtype=jnp.int32))
-    return rank < count
+def lowest(scores: Float[Array, "*batch n"], count: int | Array) -> Float[Array, "*batch n"]:
+    """Weights, 1 for the `count` lowest scores and 0 for the rest; those tied for the last places share them equally.
+
+    By counting, without a sort: w_i = clip((count − #{j: s_j < s_i}) / #{j: s_j = s_i}, 0, 1), so that the result does
+    not depend on the order of the senders. Not differentiated. Cost n².
+    """
+    scores = jax.lax.stop_gradient(scores)
+    dtype = scores.dtype
+    less = jnp.sum(scores[..., None, :] < scores[..., :, None], axis=-1, dtype=dtype)
+    equal = jnp.sum(scores[..., None, :] == scores[..., :, None], axis=-1, dtype=dtype)
+    return jnp.clip((count - less) / equal, 0.0, 1.0)
+
+
+def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
+    """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
+    return lowest(squares, count)
+
+
+def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
+    """Sum of the `count` least entries of each row of a symmetric matrix (the zero distance to itself is one)."""
+    return add_rows(ranked_rows(jax.lax.stop_gradient(squares), range(count)))

@@ -6,38 +6,48 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxbyz.rules.base import Rule, mix, usable, weighted
+from jaxbyz.rules.base import Rule, inverse_norm_above, mix, squared_norms, usable, weighted
 from jaxbyz.rules.sorting import median_rows
 
 
-def rfa(*, rounds: int = 8, nu: float = 1e-3) -> Rule:
+def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start: str = "median") -> Rule:
     """argmin_z Σ_i ‖z − x_i‖: z ← Σ_i β_i x_i / Σ_i β_i with β_i = 1 / max(ν·s, ‖z − x_i‖).
 
     The paper's formula has squared norms, which would be the mean: a slip, the geometric median is meant. The start is
     the coordinate-wise median and s the median distance of the messages from it, so that the result moves with its
-    inputs (translation, scale) and no far message can spoil the start; the published code starts at 0 with ν·s = 0.1.
+    inputs (translation, scale) and no far message can spoil the start. `floor` sets ν·s to a number and `start=zero`
+    begins at 0, as the published code (8 rounds, floor 0.1) and ByzFL (3 rounds, floor 0.1) do.
     Breakdown point 1/2; cost rounds·n·D.
     """
+    if start not in ("median", "zero"):
+        raise ValueError(f"rfa: start={start!r} is unknown: median or zero")
+    if rounds < 1:
+        raise ValueError(f"rfa: rounds={rounds}: at least 1")
 
     def weights(messages: Array) -> Array:
         ok = usable(messages)
         safe = jnp.where(ok[:, None], messages, 0.0)
-        start = median_rows(jnp.where(ok[:, None], messages, jnp.inf))
-        start = jnp.where(jnp.isfinite(start), start, 0.0)
-        distance = jnp.linalg.norm(safe - start, axis=1)
-        scale = jnp.median(jnp.where(ok, distance, jnp.inf))
-        floor = jnp.maximum(
-            nu * jnp.where(jnp.isfinite(scale), scale, 0.0), jnp.finfo(messages.dtype).tiny * 1e8
-        )
+        if start == "median":
+            first = median_rows(jnp.where(ok[:, None], messages, jnp.inf))
+            first = jax.lax.stop_gradient(jnp.where(jnp.isfinite(first), first, 0.0))
+        else:
+            first = jnp.zeros_like(messages[0])
+        squares = squared_norms(safe - first[None])
+        if floor is None:
+            typical = median_rows(jnp.where(ok, jax.lax.stop_gradient(squares), jnp.inf)[:, None])[0]
+            least = nu * jnp.sqrt(jnp.where(jnp.isfinite(typical), typical, 0.0))
+            least = jnp.maximum(least, jnp.sqrt(jnp.finfo(messages.dtype).tiny) * 1e3)
+        else:
+            least = jnp.asarray(floor, messages.dtype)
 
-        def share(distance: Array) -> Array:
-            least = jnp.maximum(jnp.min(jnp.where(ok, distance, jnp.inf)), floor)
-            beta = jnp.where(ok, least / jnp.maximum(distance, floor), 0.0)  # in (0, 1]: no overflow
+        def share(squares: Array) -> Array:
+            beta = jnp.where(ok, inverse_norm_above(squares, least) * least, 0.0)  # in (0, 1]: no overflow
+            beta = beta / jax.lax.stop_gradient(jnp.maximum(jnp.max(beta), jnp.finfo(beta.dtype).tiny))
             return beta / jnp.maximum(jnp.sum(beta), 1.0)
 
-        def refine(_: int, w: Array) -> Array:
-            return share(jnp.linalg.norm(safe - mix(w[None], safe), axis=1))
-
-        return jax.lax.fori_loop(0, rounds - 1, refine, share(distance))
+        w = share(squares)
+        for _ in range(rounds - 1):
+            w = share(squared_norms(safe - mix(w[None], safe)))
+        return w
 
     return weighted(weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
@@ -13,6 +14,8 @@ def mean() -> Rule:
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
-        return Outcome(jnp.mean(messages, axis=0)[None], jnp.full((1, n), 1.0 / n, messages.dtype), state)
+        shares = jnp.full((1, n), 1.0 / n, messages.dtype)
+        # As a product: XLA's sum over the leading axis is many times slower on a CPU.
+        return Outcome(jnp.matmul(shares, messages, precision=jax.lax.Precision.HIGHEST), shares, state)
 
     return Rule(apply)
