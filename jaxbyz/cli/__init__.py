@@ -1,0 +1,79 @@
+"""The command line: `jaxbyz train`, `plot`, `evaluate`, `list` and more; a file a command, thin over the library."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+# command -> (module, one line of help); a command's module has `add_options(parser)` and `run(arguments) -> exit code`
+COMMANDS = {
+    "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
+    "plot": ("jaxbyz.cli.plot", "draw learning curves of run folders"),
+    "evaluate": ("jaxbyz.cli.evaluate", "run a learnt policy for fresh episodes"),
+    "list": ("jaxbyz.cli.listing", "name environments, algorithms, rules, attacks, agreements, presets"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"jaxbyz: error: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def build_parser(only: str | None = None) -> Parser:
+    """The parser; with `only`, just that command's options are filled in, which keeps the start quick."""
+    parser = Parser(prog="jaxbyz", description="Byzantine-fault-tolerant federated policy gradient in JAX.")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, (module, line) in COMMANDS.items():
+        command = commands.add_parser(name, help=line, description=line, allow_abbrev=False)
+        if only in (None, name):
+            importlib.import_module(module).add_options(command)
+    return parser
+
+
+def prepare_jax() -> None:
+    """Before JAX starts: one host device a core, and compiled programs kept between runs."""
+    import jax
+
+    if "jax_num_cpu_devices" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+    if jax.config.jax_compilation_cache_dir is None:
+        root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; mistakes of the user's end in one line on standard error and exit code 2."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        print(version("jaxbyz"))
+        return 0
+    prepare_jax()
+    command = next((word for word in arguments if word in COMMANDS), None)
+    parsed = build_parser(command or "").parse_args(arguments)
+    if parsed.command is None:
+        build_parser("").print_help()
+        return 2
+    from jaxbyz.registry import UsageError
+
+    try:
+        return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
+    except UsageError as error:
+        print(f"jaxbyz: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
