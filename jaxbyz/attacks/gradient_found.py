@@ -22,9 +22,7 @@ from jaxbyz.attacks.base import (
     tried,
 )
 from jaxbyz.attacks.line_search import SAMPLES, length, scales
-from jaxbyz.attacks.paper import avg_zero
-from jaxbyz.attacks.simple import ipm, sign_flip, zero
-from jaxbyz.attacks.statistical import alie, min_max, min_sum
+from jaxbyz.attacks.statistical import DIRECTIONS, alie_z, furthest_by_max, furthest_by_sum, perturbation
 
 OBJECTIVES = ("distance", "inner", "diameter")
 FAR = 1e4  # how far the ascent may carry a lie, in honest spreads; starts may lie farther
@@ -159,25 +157,24 @@ def starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C
     mean, std = honest_mean(x, mask), honest_std(x, mask)
     grid = scales(0.01, 100.0, 24).astype(x.dtype)
 
-    def said(attacks: list[Attack]) -> Array:
-        forges = [attack.gradients for attack in attacks if attack.gradients is not None]
-        return jnp.stack([forge(key, view, jnp.int32(0)) for forge in forges])
-
     def alike(rows: Array) -> Array:
-        return jax.vmap(lambda row: same_for_all(row, view))(rows)
+        return jnp.broadcast_to(rows[:, None], (rows.shape[0], *x.shape))
 
-    hidden = [family(direction=direction) for family in (min_max, min_sum) for direction in ("std", "unit", "sign")]
-    known = [sign_flip(), sign_flip(of="mean"), ipm(), alie(), alie(sign=1.0), avg_zero(), zero()]
+    ways = jnp.stack([perturbation(view, direction) for direction in DIRECTIONS])
+    by_max, by_sum = jax.vmap(lambda p: (furthest_by_max(view, p), furthest_by_sum(view, p)))(ways)
+    furthest = jnp.concatenate([by_max, by_sum])
+    z, f = alie_z(view), jnp.maximum(jnp.sum(mask), 1)
+    honest_total = jnp.sum(jnp.where(mask[:, None], 0.0, x), axis=0)
+    known = [-mean, -0.5 * mean, mean - z * std, mean + z * std, -honest_total / f, jnp.zeros_like(mean)]
     noisy = noises(key, view)
     if huge:  # finite, yet beyond what any rule may use: a wasted vote, the end of a mean
         noisy = jnp.concatenate([noisy, jnp.full((1, *x.shape), jnp.finfo(x.dtype).max ** 0.75, x.dtype)])
-    close = said(hidden)
     return [
         alike(-grid[:, None] * mean),
         alike(mean - grid[:, None] * std),
         alike(mean + grid[:, None] * std),
-        jnp.concatenate([close, 2.0 * mean - close]),
-        said(known),
+        alike(jnp.concatenate([furthest, 2.0 * mean - furthest])),
+        jnp.concatenate([-x[None], alike(jnp.stack(known))]),
         noisy,
         alike(jnp.where(mask[:, None], mean, x)),
     ]

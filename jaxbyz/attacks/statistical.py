@@ -61,6 +61,29 @@ def perturbation(view: View, direction: str) -> Float[Array, " D"]:
     raise ValueError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
 
 
+def furthest_by_max(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
+    """[D] MinMax's point μ + γ·p."""
+    x, mask = view.messages, view.mask
+    mean = honest_mean(x, mask)
+    gaps = jnp.where(mask[:, None], 0.0, x - mean)
+    a = jnp.maximum(jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
+    b = gaps @ p
+    c = jnp.maximum(jnp.max(honest_squares(x, mask)) - jnp.sum(gaps * gaps, axis=1), 0.0)
+    roots = (b + jnp.sqrt(b * b + a * c)) / a
+    gamma = jnp.maximum(jnp.min(jnp.where(mask, jnp.inf, roots)), 0.0)
+    return mean + jnp.where(jnp.isfinite(gamma), gamma, 0.0) * p
+
+
+def furthest_by_sum(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
+    """[D] MinSum's point μ + γ·p."""
+    x, mask = view.messages, view.mask
+    mean = honest_mean(x, mask)
+    gaps = jnp.where(mask[:, None], 0.0, x - mean)
+    room = jnp.max(jnp.sum(honest_squares(x, mask), axis=1)) - jnp.sum(gaps * gaps)
+    a = jnp.maximum(jnp.sum(~mask) * jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
+    return mean + jnp.sqrt(jnp.maximum(room, 0.0) / a) * p
+
+
 def min_max(*, direction: str = "std", on: Place = "both", equivocate: bool = False) -> Attack:
     """MinMax: μ + γ·p with the largest γ for which max_i ‖m − x_i‖ ≤ max_{i,j} ‖x_i − x_j‖ over honest i, j.
 
@@ -71,15 +94,7 @@ def min_max(*, direction: str = "std", on: Place = "both", equivocate: bool = Fa
     _check(direction)
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        x, mask = view.messages, view.mask
-        mean, p = honest_mean(x, mask), perturbation(view, direction)
-        gaps = jnp.where(mask[:, None], 0.0, x - mean)
-        a = jnp.maximum(jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
-        b = gaps @ p
-        c = jnp.maximum(jnp.max(honest_squares(x, mask)) - jnp.sum(gaps * gaps, axis=1), 0.0)
-        roots = (b + jnp.sqrt(b * b + a * c)) / a
-        gamma = jnp.maximum(jnp.min(jnp.where(mask, jnp.inf, roots)), 0.0)
-        return same_for_all(mean + jnp.where(jnp.isfinite(gamma), gamma, 0.0) * p, view)
+        return same_for_all(furthest_by_max(view, perturbation(view, direction)), view)
 
     return on_messages(forge, on, mirrored=equivocate)
 
@@ -93,12 +108,7 @@ def min_sum(*, direction: str = "std", on: Place = "both", equivocate: bool = Fa
     _check(direction)
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        x, mask = view.messages, view.mask
-        mean, p = honest_mean(x, mask), perturbation(view, direction)
-        gaps = jnp.where(mask[:, None], 0.0, x - mean)
-        room = jnp.max(jnp.sum(honest_squares(x, mask), axis=1)) - jnp.sum(gaps * gaps)
-        a = jnp.maximum(jnp.sum(~mask) * jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
-        return same_for_all(mean + jnp.sqrt(jnp.maximum(room, 0.0) / a) * p, view)
+        return same_for_all(furthest_by_sum(view, perturbation(view, direction)), view)
 
     return on_messages(forge, on, mirrored=equivocate)
 
