@@ -201,7 +201,7 @@ def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
             for label, attack in chosen.items()
         }
         outs = jax.vmap(guess)(jnp.stack(list(sent.values())))
-        moved = jnp.linalg.norm(outs - honest_mean(x, mask), axis=1)
+        moved = jnp.linalg.norm(outs - honest_mean(x, mask)[None], axis=1)
         return dict(zip(sent, moved, strict=True))
 
     done = {k: float(v) for k, v in damages(jax.random.key(5), messages(11, K, 8), jnp.arange(K) == 2).items()}

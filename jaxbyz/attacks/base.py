@@ -117,7 +117,7 @@ def mirror(forge: Forge) -> Forge:
     def forged(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         lie = forge(key, view, receiver)
         odd = jnp.cumsum(~view.mask)[receiver] % 2 == 0
-        return jnp.where(odd, 2.0 * honest_mean(view.messages, view.mask) - lie, lie)
+        return jnp.where(odd, 2.0 * honest_mean(view.messages, view.mask)[None] - lie, lie)
 
     return forged
 
@@ -157,13 +157,13 @@ def honest_mean(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float
 
 def honest_std(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, " D"]:
     """Coordinate-wise standard deviation over senders that are not Byzantine."""
-    gaps = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask))
+    gaps = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask)[None])
     return jnp.sqrt(jnp.sum(gaps * gaps, axis=0) / jnp.maximum(jnp.sum(~mask), 1))
 
 
 def honest_squares(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, "K K"]:
     """[K, K] ‖x_i − x_j‖² for pairs of senders that are not Byzantine, zero elsewhere."""
-    y = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask))
+    y = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask)[None])
     gram = jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
     norms = jnp.diagonal(gram)
     both = ~mask[:, None] & ~mask[None]

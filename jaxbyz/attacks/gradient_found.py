@@ -94,7 +94,7 @@ def _found(
     mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
     ends = farthest_pair(view)
     damage = damage_of(key_damage, view, goal, ends)
-    families = [(rows - mean) / spread for rows in starts(key, view, huge=reach is None)]
+    families = [(rows - mean[None, None]) / spread for rows in starts(key, view, huge=reach is None)]
     if goal == "diameter":  # one half is told the lie, the other its mirror image
         families = [jnp.stack([rows, -rows], axis=1) for rows in families]
     else:
@@ -104,11 +104,11 @@ def _found(
         families = [project(rows, reach) for rows in families]
     lies = climb(key_climb, damage, families, view.mask, steps, restarts, limit)
     if goal != "diameter":
-        return mean + spread * lies[0]
+        return mean[None] + spread * lies[0]
     own = view.messages[receiver]
-    gaps = jnp.sum((view.messages[ends] - own) ** 2, axis=1)
+    gaps = jnp.sum((view.messages[ends] - own[None]) ** 2, axis=1)
     second = jnp.where(gaps[0] == gaps[1], receiver % 2 == 1, gaps[1] < gaps[0])
-    return mean + spread * jnp.where(second, lies[1], lies[0])
+    return mean[None] + spread * jnp.where(second, lies[1], lies[0])
 
 
 def honest_spread(view: View) -> Float[Array, ""]:
@@ -135,7 +135,7 @@ def damage_of(key: PRNGKeyArray, view: View, goal: str, ends: Int[Array, " 2"]) 
     unit = mean / jnp.where(norm > 0, norm, 1.0)
 
     def one(key: PRNGKeyArray, lies: Array) -> Array:
-        wire = jax.vmap(lambda lie: sent(view, mean + spread * lie))(lies)
+        wire = jax.vmap(lambda lie: sent(view, mean[None] + spread * lie))(lies)
         if goal == "diameter":
             answers = [tried(view, wire[i], key=key, receiver=ends[i]) for i in range(2)]
             return length((answers[0] - answers[1]) / spread)
@@ -170,13 +170,13 @@ def starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C
     if huge:  # finite, yet beyond what any rule may use: a wasted vote, the end of a mean
         noisy = jnp.concatenate([noisy, jnp.full((1, *x.shape), jnp.finfo(x.dtype).max ** 0.75, x.dtype)])
     return [
-        alike(-grid[:, None] * mean),
-        alike(mean - grid[:, None] * std),
-        alike(mean + grid[:, None] * std),
-        alike(jnp.concatenate([furthest, 2.0 * mean - furthest])),
+        alike(-grid[:, None] * mean[None]),
+        alike(mean[None] - grid[:, None] * std[None]),
+        alike(mean[None] + grid[:, None] * std[None]),
+        alike(jnp.concatenate([furthest, 2.0 * mean[None] - furthest])),
         jnp.concatenate([-x[None], alike(jnp.stack(known))]),
         noisy,
-        alike(jnp.where(mask[:, None], mean, x)),
+        alike(jnp.where(mask[:, None], mean[None], x)),
     ]
 
 

@@ -22,7 +22,7 @@ def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
         honest = jnp.where(mask, 0.0, weights)
         byzantine = jnp.sum(weights) - jnp.sum(honest)
         own = x[receiver]
-        pull = honest @ (x - own) / jnp.where(byzantine > 0, byzantine, 1.0)
+        pull = honest @ (x - own[None]) / jnp.where(byzantine > 0, byzantine, 1.0)
         return jnp.broadcast_to(own - epsilon * pull, x.shape)
 
     return on_messages(forge, on, equivocates=True)

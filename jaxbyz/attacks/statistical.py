@@ -65,7 +65,7 @@ def furthest_by_max(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
     """[D] MinMax's point μ + γ·p."""
     x, mask = view.messages, view.mask
     mean = honest_mean(x, mask)
-    gaps = jnp.where(mask[:, None], 0.0, x - mean)
+    gaps = jnp.where(mask[:, None], 0.0, x - mean[None])
     a = jnp.maximum(jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
     b = gaps @ p
     c = jnp.maximum(jnp.max(honest_squares(x, mask)) - jnp.sum(gaps * gaps, axis=1), 0.0)
@@ -78,7 +78,7 @@ def furthest_by_sum(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
     """[D] MinSum's point μ + γ·p."""
     x, mask = view.messages, view.mask
     mean = honest_mean(x, mask)
-    gaps = jnp.where(mask[:, None], 0.0, x - mean)
+    gaps = jnp.where(mask[:, None], 0.0, x - mean[None])
     room = jnp.max(jnp.sum(honest_squares(x, mask), axis=1)) - jnp.sum(gaps * gaps)
     a = jnp.maximum(jnp.sum(~mask) * jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
     return mean + jnp.sqrt(jnp.maximum(room, 0.0) / a) * p
@@ -161,7 +161,7 @@ def mimic_warmup(*, warmup: int = 10, on: Place = "both") -> Attack:
 
     def remember(view: View) -> Spread:
         old: Spread = view.memory
-        gaps = jnp.where(view.mask[:, None], 0.0, view.messages - honest_mean(view.messages, view.mask))
+        gaps = jnp.where(view.mask[:, None], 0.0, view.messages - honest_mean(view.messages, view.mask)[None])
         w = (gaps @ old.direction) @ gaps
         norm = jnp.linalg.norm(w)
         unit = jnp.where(norm > 0, w / jnp.where(norm > 0, norm, 1.0), old.direction)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.attacks.base import honest_mean
 from jaxbyz.certify.configurations import HONEST, honest_rows, inputs
-from jaxbyz.certify.names import named_rule
+from jaxbyz.certify.names import named_rule, refusal
 from jaxbyz.certify.search import maximise, quick_jit
 from jaxbyz.rules import Receiver, Rule
 
@@ -34,7 +34,7 @@ class AggregatorFinding(NamedTuple):
 
 def spread(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, ""]:
     """(1/(h(h−1))) Σ_{i,l honest} ‖x_i − x_l‖² = (2/(h−1)) Σ_i ‖x_i − x̄‖²: Definition 2's right side without C_ra·α."""
-    gaps = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask))
+    gaps = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask)[None])
     return 2.0 * jnp.sum(gaps * gaps) / jnp.maximum(jnp.sum(~mask) - 1, 1)
 
 
@@ -98,10 +98,9 @@ def decay(name: str, seed: int = 0) -> float:
     to fall at least like α (p ≥ 1). A rule that returns one message, or a median, is as far from the mean as a message
     is, however few the liars: p ≈ 0 and C_ra = Ω(1/α). NaN for a rule that cannot be built at these sizes.
     """
-    try:
-        first, last = (_largest_alone(name, n, seed) for n in PROBE)
-    except ValueError:
+    if any(refusal(name, n, 1) for n in PROBE):
         return math.nan
+    first, last = (_largest_alone(name, n, seed) for n in PROBE)
     if last <= 1e-12:
         return math.inf  # the mean itself
     return math.log(first / last) / math.log(PROBE[1] / PROBE[0])

@@ -104,6 +104,7 @@ def replay_agreement(
         rule = named_rule(name, agents, byzantine)
         point = jnp.concatenate([jnp.asarray(witness["parameters"])[None], jnp.asarray(witness["told"])])
         mask, key = jnp.asarray(witness["mask"]), jax.random.fold_in(jax.random.key(seed), 1)
+        pair = jnp.asarray(witness["receivers"])
         if what == "contraction":
-            return float(contraction(rule, key, point, mask, jnp.asarray(witness["receivers"])))
-        return float(drift(rule, key, point, mask))
+            return float(quick_jit(lambda x: contraction(rule, key, x, mask, pair))(point))
+        return float(quick_jit(lambda x: drift(rule, key, x, mask))(point))

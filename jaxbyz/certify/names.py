@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+
 from jaxbyz.agreements import agreements
 from jaxbyz.registry import UsageError, parse_spec
-from jaxbyz.rules import Rule, aggregators, chain, pre_aggregators
+from jaxbyz.rules import Receiver, Rule, aggregators, chain, pre_aggregators
 
 AGREEMENT = "agreement/"  # prefix: `mda` is the aggregator, `agreement/mda` the agreement
 
@@ -31,6 +34,21 @@ def named_rule(name: str, agents: int, byzantine: int) -> Rule:
             given.setdefault("alpha_max", float(entry.limit))
         rules.append(pre_aggregators[pre].build(agents, byzantine, **given))
     return chain(*rules, entry.build(agents, byzantine, **options))
+
+
+def refusal(name: str, agents: int, byzantine: int) -> str | None:
+    """Why the named rule declines these numbers, in its own words; None if it takes them."""
+    try:
+        rule = named_rule(name, agents, byzantine)
+        message = jax.ShapeDtypeStruct((agents, 2), jnp.float32)
+        jax.eval_shape(
+            lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), rule.init(agents, 2)).rows, message
+        )
+    except UsageError:
+        raise
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def limit_of(name: str, agents: int) -> int | None:

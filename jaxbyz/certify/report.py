@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxbyz.certify import aggregators, agreements
 from jaxbyz.certify.bounds import contraction_bound, drift_bound, ratio_bound
-from jaxbyz.certify.names import AGREEMENT, every_rule, limit_of
+from jaxbyz.certify.names import AGREEMENT, every_rule, limit_of, refusal
 from jaxbyz.registry import UsageError
 
 
@@ -95,14 +95,12 @@ def _certify_one(
     common: dict[str, Any] = {
         "rule": name, "agents": agents, "byzantine": byzantine, "limit": limit_of(name, agents),
     }  # fmt: skip
-    try:
-        if name.startswith(AGREEMENT):
-            return _agreement(name, common, effort, out)
-        return _aggregator(name, common, effort, out)
-    except UsageError:
-        raise
-    except ValueError as error:
-        return Certificate(**common, verdict="refused", reason=str(error))
+    declined = refusal(name, agents, byzantine)
+    if declined is not None:
+        return Certificate(**common, verdict="refused", reason=declined)
+    if name.startswith(AGREEMENT):
+        return _agreement(name, common, effort, out)
+    return _aggregator(name, common, effort, out)
 
 
 def _aggregator(name: str, common: dict[str, Any], effort: dict[str, int], out: str | Path | None) -> Certificate:

@@ -1,0 +1,51 @@
+"""`jaxbyz certify`: try to break rules by the paper's Definitions 2 and 4, and print what was found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Rules, numbers of agents and liars, effort, where to put witnesses."""
+    parser.add_argument(
+        "rules", nargs="*", metavar="RULE", help="krum, bucketing+rfa, agreement/mda, …; all if none is named"
+    )
+    parser.add_argument("--agents", type=int, default=13, help="number of agents K (default 13)")
+    parser.add_argument("--byzantine", type=int, default=3, help="number of Byzantine agents f (default 3)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_argument("--starts", type=int, default=768, help="inputs to begin with (default 768)")
+    parser.add_argument("--climbers", type=int, default=32, help="searches that go on from there (default 32)")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each (default 200)")
+    parser.add_argument("--dimension", type=int, help="length of the messages (default: the number of agents)")
+    parser.add_argument("--out", metavar="DIR", help="save the witness of every broken rule here as .npz")
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of tables")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Certify and print; exit code 0 whatever was found, for a broken rule is a result."""
+    from jaxbyz.certify import Budget, certify, format_table
+    from jaxbyz.registry import UsageError
+
+    for name in ("starts", "climbers", "steps", "dimension"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value}: must be at least 1")
+    if arguments.climbers > arguments.starts:
+        raise UsageError(f"climbers={arguments.climbers} exceeds starts={arguments.starts}")
+    rows = certify(
+        arguments.rules,
+        agents=arguments.agents,
+        byzantine=arguments.byzantine,
+        seed=arguments.seed,
+        budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
+        out=arguments.out,
+    )
+    if arguments.json:
+        print(json.dumps([row.as_dict() for row in rows], indent=2, ensure_ascii=False))
+        return 0
+    print(format_table(rows))
+    for row in rows:
+        if row.witness is not None:
+            print(f"witness against {row.rule}: {row.witness}")
+    return 0
