@@ -38,7 +38,7 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
             factors = jnp.where(ok, clip_factors(squared_norms(safe - v[None]), radius), 0.0)
             v = v + mix(factors[None] / n, safe - v[None])[0]
         shares = factors / jnp.maximum(jnp.sum(factors), jnp.finfo(factors.dtype).tiny)
-        return Outcome(v[None], shares[None], v)
+        return Outcome(v[None], shares[None], v.astype(jnp.asarray(state).dtype))
 
     return Rule(apply, init=lambda n, D: jnp.zeros(D), stateful=True)
 

@@ -1,7 +1,8 @@
 """Rules that treat each coordinate alone: median, trimmed mean, mean around the median.
 
-All three average a window of consecutive order statistics, so they share one form: a `Window` tells which values were
-averaged, from which each sender's weight, and the derivative, follow without going back through the sorting network.
+All average consecutive order statistics. The mean comes out of one sorting network, as one fused loop over D; each
+sender's weight, and with it the derivative, comes from comparisons with the ends of what was kept, not from going back
+through the network.
 """
 
 from __future__ import annotations
@@ -12,45 +13,74 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
-from jaxbyz.rules.sorting import add_rows, ranked_rows
+from jaxbyz.rules.sorting import add_rows, median_rows, ranked_rows
 
 
-class Window(NamedTuple):
-    """mean [D] of `size` consecutive order statistics; low, high [D] the least and largest; start [D] rank of low."""
+class Selection(NamedTuple):
+    """Which values of a coordinate are averaged.
 
-    mean: Float[Array, " D"]
-    low: Float[Array, " D"]
-    high: Float[Array, " D"]
-    start: Int[Array, " D"] | int
-    size: int
+    mean:    messages [n, D] -> [D]
+    weights: messages [n, D] -> [n, D], the part of each sender in that mean; columns sum to one
+    """
 
-
-def middle(messages: Float[Array, "n D"], drop: int) -> Window:
-    """The window without the `drop` lowest and the `drop` highest values."""
-    n = messages.shape[0]
-    rows = ranked_rows(messages, range(drop, n - drop))
-    return Window(add_rows(rows) * (1.0 / len(rows)), rows[0], rows[-1], drop, len(rows))
+    mean: Callable[[Array], Array]
+    weights: Callable[[Array], Array]
 
 
-def around_median(messages: Float[Array, "n D"], drop: int) -> Window:
-    """The window of the n − drop values nearest to the median: of the drop + 1 windows, the one whose ends are."""
-    n = messages.shape[0]
-    count = n - drop
-    rows = ranked_rows(messages, range(n))
-    median = 0.5 * (rows[(n - 1) // 2] + rows[n // 2])
-    sums = _window_sums(rows, count)
-    best = (sums[0], rows[0], rows[count - 1], jnp.zeros(median.shape, jnp.int32))
-    reach = jnp.maximum(median - rows[0], rows[count - 1] - median)
-    for s in range(1, drop + 1):
-        ends = jnp.maximum(median - rows[s], rows[s + count - 1] - median)
-        closer = ends < reach
-        found = (sums[s], rows[s], rows[s + count - 1], jnp.full(median.shape, s, jnp.int32))
-        best = tuple(jnp.where(closer, new, old) for new, old in zip(found, best, strict=True))  # type: ignore
-        reach = jnp.minimum(ends, reach)
-    return Window(best[0] * (1.0 / count), best[1], best[2], best[3], count)
+def middle(drop: int) -> Selection:
+    """All but the `drop` lowest and the `drop` highest values."""
+
+    def mean(messages: Array) -> Array:
+        rows = ranked_rows(messages, range(drop, messages.shape[0] - drop))
+        return add_rows(rows) * (1.0 / len(rows))
+
+    def weights(messages: Array) -> Array:
+        n = messages.shape[0]
+        low, high = (ranked_rows(messages, range(r, r + 1))[0][None] for r in (drop, n - drop - 1))
+        inside = (messages > low) & (messages < high)
+        at_low, at_high = messages == low, messages == high
+        # Values tied with an end share equally the places left at that end.
+        places_low = jnp.where(low == high, n - 2 * drop, _count(messages <= low) - drop)
+        places_high = n - 2 * drop - places_low - _count(inside)
+        ends = at_low * (places_low / _count(at_low)) + (at_high & (high > low)) * (places_high / _count(at_high))
+        return (inside + ends).astype(messages.dtype) * (1.0 / (n - 2 * drop))
+
+    return Selection(mean, weights)
+
+
+def around_median(drop: int) -> Selection:
+    """The n − `drop` values nearest to the median."""
+
+    def mean(messages: Array) -> Array:
+        n = messages.shape[0]
+        count = n - drop
+        rows = ranked_rows(messages, range(n))
+        median = 0.5 * (rows[(n - 1) // 2] + rows[n // 2])
+        sums = _window_sums(rows, count)
+        best, reach = sums[0], jnp.maximum(median - rows[0], rows[count - 1] - median)
+        for s in range(1, drop + 1):  # they are consecutive: of the drop + 1 windows, the one with the nearest ends
+            ends = jnp.maximum(median - rows[s], rows[s + count - 1] - median)
+            best = jnp.where(ends < reach, sums[s], best)
+            reach = jnp.minimum(ends, reach)
+        return best * (1.0 / count)
+
+    def weights(messages: Array) -> Array:
+        count = messages.shape[0] - drop
+        gaps = jnp.abs(messages - median_rows(messages)[None])
+        reach = ranked_rows(gaps, range(count - 1, count))[0][None]
+        inside, at = gaps < reach, gaps == reach
+        places = (count - _count(inside)) / _count(at)
+        return (inside + at * places).astype(messages.dtype) * (1.0 / count)
+
+    return Selection(mean, weights)
+
+
+def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:
+    """How many are marked, per coordinate, as a product: XLA's sum over the leading axis is slow on a CPU."""
+    return jnp.ones((1, marks.shape[0]), jnp.float32) @ marks.astype(jnp.float32)
 
 
 def _window_sums(rows: list[Array], size: int) -> list[Array]:
@@ -67,38 +97,16 @@ def _window_sums(rows: list[Array], size: int) -> list[Array]:
     return [core + low + high for low, high in zip(below, above, strict=True)]
 
 
-Select = Callable[[Array], Window]
-
-
-def window_weights(messages: Float[Array, "n D"], window: Window) -> Float[Array, "n D"]:
-    """Each sender's weight in the window's mean, per coordinate; values tied with an end share its places equally."""
-    dtype = messages.dtype
-    low, high = window.low[None], window.high[None]
-    at_low, at_high = messages == low, messages == high
-    inside = ((messages > low) & (messages < high)).astype(dtype)
-    # Counts over senders as products with a row of ones: XLA's sum over the leading axis is slow on a CPU.
-    ones = jnp.ones((1, messages.shape[0]), dtype)
-    ties_low, ties_high = ones @ at_low.astype(dtype), ones @ at_high.astype(dtype)
-    below = ones @ (messages <= low).astype(dtype)
-    start = jnp.broadcast_to(jnp.asarray(window.start, dtype), low.shape)
-    places_low = jnp.where(low == high, window.size, below - start)
-    places_high = window.size - places_low - ones @ inside
-    weights = inside + at_low * (places_low / ties_low) + (at_high & (high > low)) * (places_high / ties_high)
-    return weights * (1.0 / window.size)
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def window_mean(select: Select, messages: Float[Array, "n D"]) -> Float[Array, " D"]:
-    """The mean of the selected window, with the derivative Σ_i w_i dx_i of its weights."""
-    return select(messages).mean
+def selected_mean(selection: Selection, messages: Float[Array, "n D"]) -> Float[Array, " D"]:
+    """The mean of the selected values, with the derivative Σ_i w_i dx_i of its weights."""
+    return selection.mean(messages)
 
 
-@window_mean.defjvp
-def _window_mean_jvp(select: Select, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+@selected_mean.defjvp
+def _selected_mean_jvp(selection: Selection, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (messages,), (d_messages,) = primals, tangents
-    window = select(messages)
-    weights = window_weights(messages, window)
-    return window.mean, jnp.einsum("nd,nd->d", weights, d_messages)
+    return selection.mean(messages), jnp.einsum("nd,nd->d", selection.weights(messages), d_messages)
 
 
 def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Array, "n D"]:
@@ -108,15 +116,14 @@ def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Ar
     return jnp.where(ok[:, None], messages, jnp.where(odd, -jnp.inf, jnp.inf)[:, None])
 
 
-def _coordinatewise(select: Callable[[int], Select]) -> Rule:
-    """An aggregator from a window of order statistics; an unusable message stands at one end, +∞ or −∞."""
+def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
+    """An aggregator from a selection of order statistics; an unusable message stands at one end, +∞ or −∞."""
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
-        pick = select(messages.shape[0])
+        selection = select(messages.shape[0])
         votes = cast_votes(messages, usable(messages))
-        vector = window_mean(pick, votes)
-        fixed = jax.lax.stop_gradient(votes)
-        shares = jnp.mean(window_weights(fixed, pick(fixed)), axis=1)
+        vector = selected_mean(selection, votes)
+        shares = jnp.mean(selection.weights(jax.lax.stop_gradient(votes)), axis=1)
         # More unusable messages than the rule stands leave no answer; zero is at least a number.
         return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
 
@@ -128,7 +135,7 @@ def median() -> Rule:
 
     Yin et al. 2018. Breakdown point 1/2. Cost n·log²n·D.
     """
-    return _coordinatewise(lambda n: partial(middle, drop=(n - 1) // 2))
+    return _coordinatewise(lambda n: middle((n - 1) // 2))
 
 
 def trimmed_mean(byzantine: int = 0) -> Rule:
@@ -143,10 +150,10 @@ def trimmed_mean(byzantine: int = 0) -> Rule:
     1/2 for f ≤ n/4.
     """
 
-    def select(n: int) -> Select:
+    def select(n: int) -> Selection:
         if 2 * byzantine >= n:
             raise ValueError(f"trimmed-mean: byzantine={byzantine} of {n} messages leaves none: at most {(n - 1) // 2}")
-        return partial(middle, drop=byzantine)
+        return middle(byzantine)
 
     return _coordinatewise(select)
 
@@ -158,9 +165,9 @@ def meamed(byzantine: int = 0) -> Rule:
     windows are compared by their ends.
     """
 
-    def select(n: int) -> Select:
+    def select(n: int) -> Selection:
         if 2 * byzantine >= n:
             raise ValueError(f"meamed: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
-        return partial(around_median, drop=byzantine)
+        return around_median(byzantine)
 
     return _coordinatewise(select)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, squared_norms, usable, weighted
-from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
+from jaxbyz.rules.distances import lowest, neighbour_sums, ranks, squared_distances
 
 LEVELS_LIMIT = 8  # up to this f all 2^f sets of a level are one array; beyond it a depth-first search takes over
 
@@ -82,8 +82,8 @@ def _by_search(squares: Float[Array, "n n"], score: Float[Array, " n"], f: int) 
     than t has a vertex cover of at most f points. Each decision is a bounded search tree: a point with more far
     partners than may still go must itself go; the partner of a point with one far partner may as well; otherwise branch
     on the point with the most partners, d ≥ 2: it goes, or they all do. That is at most 1.47^f nodes (d ≥ 3;
-    cycles, d = 2, branch once), of n² each, and few of them on most data. At the least t a last search (at most 1.62^f nodes) visits
-    every cover of f points, for the choice among equals.
+    cycles, d = 2, branch once), of n² each, and few of them on most data. At the least t a last search (at most 1.62^f
+    nodes) visits every cover of f points, for the choice among equals.
     """
     n = squares.shape[0]
     upper = jnp.triu_indices(n, 1)
@@ -120,7 +120,7 @@ def _cover(far: Bool[Array, "n n"], score: Float[Array, " n"], f: int, *, every:
         covered = edges == 0
         hopeless = edges > spare * most
         # A cover was found: should points be left to lose (only when ties abound), those of largest score go.
-        kept = alive & (lowest(jnp.where(alive, score, jnp.inf), n - f) > 0.5)
+        kept = alive & (ranks(jnp.where(alive, score, jnp.inf)) < n - f)
         total = jnp.sum(jnp.where(kept, score, 0.0))
         better = covered & (total < now.total)
 

@@ -67,6 +67,13 @@ def lowest(scores: Float[Array, "*batch n"], count: int | Array) -> Float[Array,
     return jnp.clip((count - less) / equal, 0.0, 1.0)
 
 
+def ranks(scores: Float[Array, " n"]) -> Array:
+    """[n] place of each score in ascending order, by counting; ties to the lower index."""
+    i = jnp.arange(scores.shape[0])
+    before = (scores[None, :] < scores[:, None]) | ((scores[None, :] == scores[:, None]) & (i[None, :] < i[:, None]))
+    return jnp.sum(before, axis=1)
+
+
 def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
     """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
     return lowest(squares, count)

@@ -38,10 +38,9 @@ def clipped_gossip(
         near = jnp.asarray(linked)[receiver.index]
         spare = jnp.asarray(degrees - defended)[receiver.index]
         delta = jnp.asarray(heaviest, dtype)[receiver.index]
-        gaps = messages - receiver.own[None]
+        ok = usable(messages) & near
+        gaps = jnp.where(ok[:, None], messages, receiver.own[None]) - receiver.own[None]
         squares = squared_norms(gaps)
-        ok = usable(messages) & jnp.isfinite(squares) & near
-        gaps, squares = jnp.where(ok[:, None], gaps, 0.0), jnp.where(ok, squares, 0.0)
         if radius is None:
             fixed = jax.lax.stop_gradient(squares)
             closest = lowest(jnp.where(ok, fixed, jnp.inf), spare)

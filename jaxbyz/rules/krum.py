@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, weighted
-from jaxbyz.rules.coordinatewise import around_median, cast_votes, window_mean, window_weights
+from jaxbyz.rules.coordinatewise import around_median, cast_votes, selected_mean
 from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
 
 
@@ -68,10 +66,9 @@ def bulyan(byzantine: int = 0) -> Rule:
         picked = _take_in_turn(squares, byzantine, theta)
         ok = jnp.isfinite(jnp.diagonal(squares))[picked]
         votes = cast_votes(messages[picked], ok)
-        select = partial(around_median, drop=2 * byzantine)
-        vector = window_mean(select, votes)
-        fixed = jax.lax.stop_gradient(votes)
-        part = jnp.mean(window_weights(fixed, select(fixed)), axis=1)
+        selection = around_median(2 * byzantine)
+        vector = selected_mean(selection, votes)
+        part = jnp.mean(selection.weights(jax.lax.stop_gradient(votes)), axis=1)
         shares = jnp.zeros(n, messages.dtype).at[picked].add(part)
         return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
 
@@ -95,7 +92,7 @@ def _take_in_turn(squares: Float[Array, "n n"], f: int, count: int) -> Array:
         scores = jnp.where(alive, jnp.sum(living * among * finite, axis=1), jnp.inf)
         winner = jnp.argmin(jnp.where(scores == jnp.min(scores), start, jnp.inf))
         winner = jnp.where(jnp.isfinite(start[winner]), winner, jnp.argmin(scores))
-        return alive.at[winner].set(False), picked.at[t].set(winner)
+        return alive.at[winner].set(False), picked.at[t].set(winner.astype(jnp.int32))
 
     alive = jnp.ones(n, bool)
     return jax.lax.fori_loop(0, count, take, (alive, jnp.zeros(count, jnp.int32)))[1]

@@ -38,23 +38,25 @@ def projections(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> tuple[A
     """(λ, τ): the largest eigenvalue of the covariance Σ_i share_i (x_i − μ)(x_i − μ)ᵀ, and τ_i = ⟨v, x_i − μ⟩² [n]
     along its direction v."""
     about = weighted_gram(gram, share)
-    positive = share > 0
-    root = jnp.where(positive, jnp.sqrt(jnp.where(positive, share, 1.0)), 0.0)
+    counted = share > 0
+    root = jnp.where(counted, jnp.sqrt(jnp.where(counted, share, 1.0)), 0.0)
     spread = root[:, None] * about * root[None, :]
     projector = top_projector(spread)
     value = jnp.sum(projector * spread)
-    half = about * root[None, :]
+    positive = value > 0
+    # Divided before it is squared: squares of squared lengths would overflow.
+    half = about * root[None, :] * jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, value, 1.0)), 0.0)
     squares = jnp.sum(jnp.matmul(half, projector, precision=jax.lax.Precision.HIGHEST) * half, axis=1)
-    floor = jnp.finfo(gram.dtype).tiny
-    return value, jnp.maximum(squares, 0.0) / jnp.maximum(value, floor)
+    return value, jnp.maximum(squares, 0.0)
 
 
 def caf(byzantine: int = 0) -> Rule:
     """Covariance-bound-agnostic filter: c = 1; while Σc > n − 2f, find the top eigenpair (λ, v) of the c-weighted
     covariance, then c_i ← c_i(1 − τ_i/τ_max), τ_i = ⟨v, x_i − μ_c⟩². The μ_c of least λ is the result.
 
-    Allouah et al. 2025. Breakdown point 1/2. Cost n²·D + 2f·n³: every pass sets one c to zero, so 2f are enough. The
-    eigenpair is exact and deterministic (ByzFL: one step of power iteration from a random vector). An unusable message
+    Allouah et al. 2025. Breakdown point 1/2. Cost n²·D + n⁴ at most: every pass sets one c to zero. The
+    eigenpair is exact and deterministic (ByzFL: one step of power iteration from a random vector). τ_max is taken
+    over those still counted; over all, as ByzFL has it, one far message stalls the filter for ever. An unusable message
     begins with c = 0. Under differentiation v is held fixed.
     """
 
@@ -63,25 +65,25 @@ def caf(byzantine: int = 0) -> Rule:
         if 2 * byzantine >= n:
             raise ValueError(f"caf: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
         gram, ok = centred_gram(messages)
-        tiny = jnp.finfo(gram.dtype).tiny
 
-        def filtered(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             c, best, least = carry
-            total = jnp.sum(c)
-            share = c / jnp.maximum(total, 1.0)
+            share = c / jnp.maximum(jnp.sum(c), jnp.finfo(c.dtype).tiny)
             value, tau = projections(gram, share)
-            going = total > n - 2 * byzantine
-            better = going & (value < least)
+            better = value < least
             tau = jnp.where(c > 0, tau, 0.0)
-            after = c * (1.0 - tau / jnp.maximum(jnp.max(tau), tiny))
-            moves = going & (jnp.max(tau) > 0)
-            return (
-                jnp.where(moves, after, c), jnp.where(better, share, best), jnp.where(better, value, least),
-            )  # fmt: skip
+            most = jnp.max(tau)
+            ratio = tau / jnp.where(most > 0, most, 1.0)
+            gone = (ratio > 1.0 - 1e-6) | (most <= 0)  # the farthest, whatever the rounding; all, when all are equal
+            after = jnp.where(gone, 0.0, c * (1.0 - ratio))
+            return after, jnp.where(better, share, best), jnp.where(better, value, least)
+
+        def filtered(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            return jax.lax.cond(jnp.sum(carry[0]) > n - 2 * byzantine, step, lambda same: same, carry)
 
         c = ok.astype(gram.dtype)
         first = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
-        return chosen(jax.lax.fori_loop(0, 2 * byzantine, filtered, first)[1], ok)
+        return chosen(jax.lax.fori_loop(0, n if byzantine else 0, filtered, first)[1], ok)
 
     return weighted(weights)
 

@@ -1,0 +1,247 @@
+"""What mathematics promises of the rules, on inputs hypothesis makes up."""
+
+from functools import cache
+from itertools import combinations
+
+import hypothesis.extra.numpy as arrays
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxbyz.rules import Receiver, aggregators, minimum_diameter_subset
+from jaxbyz.rules.diameter import _by_levels, _by_search
+from jaxbyz.rules.distances import neighbour_sums, squared_distances
+from jaxbyz.rules.smea import filtered_subset, scatter_values
+from jaxbyz.rules.sorting import comparators, median_rows, sort_rows
+
+K, D, F = 9, 3, 2
+numbers = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
+vectors = arrays.arrays(np.float32, (K, D), elements=numbers)
+far = arrays.arrays(np.float32, (F, D), elements=st.floats(-(2.0**40), 2.0**40, width=32, allow_subnormal=False))
+few = settings(max_examples=25, deadline=None, derandomize=True)
+
+EVERY = [e.name for e in aggregators]
+MOVES = [
+    "mean",
+    "krum",
+    "rfa",
+    "mda",
+    "monna",
+    "median",
+    "trimmed-mean",
+    "meamed",
+    "multi-krum",
+    "bulyan",
+    "caf",
+    "smea",
+]
+RECOVERS = [name for name in MOVES if name != "mean"]
+# The largest distance of the result from the honest mean, in units of the largest honest distance from it.
+BOUNDED = dict.fromkeys(["krum", "mda", "monna", "multi-krum", "smea", "caf"], 3.0)
+BOUNDED |= dict.fromkeys(["rfa", "meamed", "bulyan"], 2.0) | dict.fromkeys(["median", "trimmed-mean"], D**0.5)
+
+
+@cache
+def rule_of(name):
+    entry = aggregators[name]
+    rule = entry.build(K, min(F, entry.most(K)), **({"fraction": 1.0} if name == "signguard" else {}))
+
+    @jax.jit
+    def call(x, index):
+        return rule.apply(jax.random.key(0), x, Receiver(x[index], index), rule.init(K, D)).rows[0]
+
+    return lambda x, index=K - 1: np.asarray(call(jnp.asarray(x, jnp.float32), jnp.int32(index)))
+
+
+def separated(x):
+    """No two messages so alike, and no two distances so nearly equal, that rounding decides between them."""
+    gaps = np.sort(np.asarray(squared_distances(jnp.asarray(x)))[np.triu_indices(K, 1)])
+    return gaps[0] > 1e-2 and np.all(np.diff(gaps) > 1e-3 * gaps[1:])
+
+
+spread = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(0, 3, (K, D)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", EVERY)
+@few
+@given(x=spread.filter(separated), order=st.permutations(range(K)))
+def test_order_does_not_matter(name, x, order):
+    order = np.array(order)
+    here = rule_of(name)(x, index=0)
+    there = rule_of(name)(x[order], index=int(np.argwhere(order == 0)[0, 0]))
+    np.testing.assert_allclose(there, here, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", MOVES)
+@few
+@given(x=spread.filter(separated), shift=arrays.arrays(np.float32, D, elements=st.integers(-64, 64)))
+def test_moves_with_its_messages(name, x, shift):
+    np.testing.assert_allclose(rule_of(name)(x + shift), rule_of(name)(x) + shift, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", RECOVERS)
+@few
+@given(value=arrays.arrays(np.float32, D, elements=numbers), lies=far)
+def test_recovers_what_all_honest_say(name, value, lies):
+    f = min(F, aggregators[name].most(K))
+    x = np.concatenate([lies[:f], np.repeat(value[None], K - f, axis=0)])
+    np.testing.assert_allclose(rule_of(name)(x), value, rtol=1e-4, atol=1e-4 * (1 + np.abs(value).max()))
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@few
+@given(x=vectors, lies=far, scale=st.sampled_from([1e-6, 1.0, 1e6]))
+def test_error_is_bounded_by_the_honest_spread(name, x, lies, scale):
+    f = min(F, aggregators[name].most(K))
+    x = np.concatenate([lies[:f] * scale, x[f:]])
+    honest = x[f:].astype(np.float64)
+    centre = honest.mean(axis=0)
+    radius = np.linalg.norm(honest - centre, axis=1).max()
+    error = np.linalg.norm(rule_of(name)(x) - centre)
+    assert error <= BOUNDED[name] * radius + 1e-4 * (1 + np.abs(centre).max())
+
+
+def least_diameter(squares, f):
+    n = len(squares)
+    return min(squares[np.ix_(s, s)].max() for s in combinations(range(n), n - f))
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_mda_is_exact(n):
+    check_mda(n, range((n + 1) // 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(1, 13))
+def test_mda_is_exact_for_every_f(n):
+    check_mda(n, range((n + 1) // 2, n))
+
+
+def check_mda(n, fs):
+    rng = np.random.default_rng(n)
+    clouds = [rng.normal(size=(n, 3)), rng.integers(0, 3, size=(n, 2)), np.repeat(rng.normal(size=(1, 2)), n, axis=0)]
+    squares = np.stack([np.asarray(squared_distances(jnp.asarray(c, jnp.float32))) for c in clouds])
+    for f in fs:
+        searches = [minimum_diameter_subset]
+        if f >= 2 and n % 3 == 0:
+            searches.append(lambda s, f: _by_search(s, neighbour_sums(s, len(s) - f), f))
+        for search in searches:
+            kept = np.asarray(jax.jit(jax.vmap(lambda s, f=f, search=search: search(s, f)))(squares))
+            for mask, square in zip(kept, squares, strict=True):
+                chosen = np.flatnonzero(mask)
+                assert len(chosen) == n - f
+                assert square[np.ix_(chosen, chosen)].max() == least_diameter(square, f)
+
+
+def test_both_searches_choose_alike_among_equals():
+    n, f = 12, 4
+    clouds = np.random.default_rng(3).normal(size=(40, n, 5)).astype(np.float32)
+
+    @jax.jit
+    @jax.vmap
+    def both(x):
+        squares = squared_distances(x)
+        score = neighbour_sums(squares, n - f)
+        return _by_levels(squares, score, f), _by_search(squares, score, f)
+
+    levels, search = both(clouds)
+    np.testing.assert_array_equal(levels, search)
+    counts = []
+    for square in np.asarray(jax.vmap(squared_distances)(clouds))[:8]:
+        diameters = np.array([square[np.ix_(c, c)].max() for c in combinations(range(n), n - f)])
+        counts.append((diameters == diameters.min()).sum())
+    assert max(counts) > 1  # there were equals to choose among
+
+
+def test_smea_is_exact():
+    n, f = 9, 3
+    clouds = np.random.default_rng(4).normal(size=(6, n, 4)).astype(np.float32)
+    clouds[1, :3] += 50
+    clouds[2, 0], clouds[2, 4] = np.nan, np.inf
+    rule = aggregators["smea"].build(n, f)
+    call = jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).rows[0])
+    for x in clouds:
+        subsets = [s for s in map(list, combinations(range(n), n - f)) if np.isfinite(x[s]).all()]
+        best = min(subsets, key=lambda s: np.linalg.eigvalsh(np.cov(x[s].T.astype(np.float64), bias=True))[-1])
+        np.testing.assert_allclose(call(x), x[best].mean(axis=0), rtol=1e-4, atol=1e-5)
+
+
+def test_smea_beyond_enumeration_is_a_local_minimum():
+    n, f = 14, 4
+    x = np.random.default_rng(5).normal(size=(n, 6)).astype(np.float32)
+    x[:2] += 20
+    rule = aggregators["smea"].build(n, f, subsets=1)
+    share = np.asarray(
+        jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).shares[0])(x)
+    )
+    kept = np.flatnonzero(share)
+    gram = jnp.asarray(x @ x.T)
+    value = lambda s: float(scatter_values(gram, jnp.zeros((1, n)).at[0, jnp.asarray(s)].set(1.0))[0])  # noqa: E731
+    start = np.flatnonzero(filtered_subset(gram, jnp.ones(n, bool), f))
+    assert len(kept) == n - f and not set(kept) & {0, 1}
+    assert value(kept) <= value(start) * (1 + 1e-5)
+
+
+def test_caf_follows_its_definition():
+    n, f = 10, 3
+    x = np.random.default_rng(6).normal(size=(n, 5))
+    x[:3] += 4
+    c, best, least = np.ones(n), None, np.inf
+    while c.sum() > n - 2 * f:
+        mean = c @ x / c.sum()
+        values, directions = np.linalg.eigh((x - mean).T @ ((x - mean) * c[:, None]) / c.sum())
+        if values[-1] < least:
+            best, least = mean, values[-1]
+        tau = np.where(c > 0, (x - mean) @ directions[:, -1], 0.0) ** 2  # of those still counted
+        c = c * (1 - tau / tau.max())
+    rule = aggregators["caf"].build(n, f)
+    with jax.enable_x64(True):
+        mine = jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).rows[0])(x)
+    np.testing.assert_allclose(mine, best, rtol=1e-6)
+
+
+def test_bulyan_follows_its_definition():
+    n, f = 15, 3  # so that at least two neighbours always count: with one, mutual nearest points are tied
+    x = np.random.default_rng(7).normal(size=(n, 4)).astype(np.float32)
+    left, taken = list(range(n)), []
+    while len(taken) < n - 2 * f:
+        squares = ((x[left][:, None] - x[left][None]) ** 2).sum(axis=2)
+        scores = np.sort(squares, axis=1)[:, 1 : 1 + max(1, len(left) - f - 2)].sum(axis=1)
+        taken.append(left.pop(int(np.argmin(scores))))
+    picked = x[taken]
+    gaps = np.abs(picked - np.median(picked, axis=0))
+    nearest = np.argsort(gaps, axis=0)[: n - 4 * f]
+    rule = aggregators["bulyan"].build(n, f)
+    mine = jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).rows[0])(x)
+    np.testing.assert_allclose(mine, np.take_along_axis(picked, nearest, axis=0).mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 33])
+def test_network_sorts(n):
+    """The zero-one principle on random bits, and numbers through the compiled network."""
+    bits = np.random.default_rng(n).integers(0, 2, size=(n, 3000))
+    rows = list(bits)
+    for i, j in comparators(n):
+        rows[i], rows[j] = np.minimum(rows[i], rows[j]), np.maximum(rows[i], rows[j])
+    np.testing.assert_array_equal(np.stack(rows), np.sort(bits, axis=0))
+    x = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
+    np.testing.assert_array_equal(jax.jit(median_rows)(x), np.median(x, axis=0))
+
+
+def test_staged_network_sorts(monkeypatch):
+    monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 4)
+    monkeypatch.setattr("jaxbyz.rules.sorting.TILE", 8)
+    x = np.random.default_rng(1).normal(size=(21, 19)).astype(np.float32)
+    np.testing.assert_array_equal(jax.jit(sort_rows)(x), np.sort(x, axis=0))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_distances_of_close_points_far_from_zero(offset):
+    """Parameters in agreement are close together and far from zero; liars are farther still."""
+    x = np.random.default_rng(2).normal(size=(K, 50)).astype(np.float32) * 1e-2 + np.float32(offset)
+    x[:2] = 1e12
+    exact = ((x[2:, None].astype(np.float64) - x[None, 2:]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(squared_distances(jnp.asarray(x))[2:, 2:], exact, rtol=1e-3)

@@ -1,0 +1,221 @@
+"""One table for everything registered: a new rule is covered by being registered."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbyz.agreements import agreements
+from jaxbyz.rules import Receiver, aggregators, chain, pre_aggregators
+
+K, D = 9, 6
+KINDS = {"aggregator": aggregators, "pre-aggregator": pre_aggregators, "agreement": agreements}
+ALL = [(kind, entry.name) for kind, registry in KINDS.items() for entry in registry if entry.name != "none"]
+# A rule that is also an agreement is one factory: its aggregator's row covers it.
+ALL = [(k, n) for k, n in ALL if k != "agreement" or KINDS[k][n].factory not in {e.factory for e in aggregators}]
+OPTIONS = {"signguard": {"fraction": 1.0}, "bucketing": {"size": 2}}
+BAD = {
+    "nan": np.nan, "inf": np.inf, "-inf": -np.inf, "squares overflow": 1e25, "nearly overflows": -3e38,
+}  # fmt: skip
+
+table = pytest.mark.parametrize("kind,name", ALL)
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def build(kind, name, agents=K, f=None):
+    entry = KINDS[kind][name]
+    f = min(2, entry.most(agents)) if f is None else f
+    return entry.build(agents, f, **OPTIONS.get(name, {})), f
+
+
+@cache
+def compiled(kind, name, agents, f):
+    """(key, messages, own index) -> Outcome, one program for all tests that use this size."""
+    rule, _ = build(kind, name, agents, f)
+
+    def call(key, messages, index):
+        state = rule.init(*messages.shape)
+        state = jax.tree.map(lambda leaf: leaf.astype(messages.dtype), state)
+        return rule.apply(key, messages, Receiver(messages[index], index), state)
+
+    return jax.jit(call)
+
+
+def apply(kind, name, messages, seed=0, index=0, f=None):
+    call = compiled(kind, name, len(messages), f)
+    return jax.tree.map(np.asarray, call(jax.random.key(seed), jnp.asarray(messages), jnp.int32(index)))
+
+
+def draw(seed=0, agents=K, parameters=D):
+    return np.random.default_rng(seed).normal(1.0, 1.0, (agents, parameters)).astype(np.float32)
+
+
+@table
+def test_shape_shares_and_one_compilation(kind, name):
+    first = apply(kind, name, draw(1), seed=1)
+    rows, shares, _ = apply(kind, name, draw(2), seed=2, index=3)
+    m = {"bucketing": 5, "nnm": K, "clipping": K, "arc": K}.get(name, 1)
+    assert rows.shape == (m, D) and shares.shape == (m, K)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
+    assert (shares >= 0).all()
+    assert np.abs(first.rows - apply(kind, name, draw(1), seed=1).rows).max() == 0  # the same key, the same result
+    assert compiled(kind, name, K, None)._cache_size() == 1
+
+
+@table
+def test_shares_explain_the_result(kind, name):
+    """Where a rule is a weighted mean of messages, its shares are the weights."""
+    if name in ("median", "trimmed-mean", "meamed", "bulyan", "centered-clipping", "signguard", "clipping", "arc"):
+        pytest.skip("shares are means over coordinates, or messages are shortened")
+    x = draw(3)
+    rows, shares, _ = apply(kind, name, x)
+    np.testing.assert_allclose(rows, shares @ x, rtol=1e-4, atol=1e-5)
+
+
+@table
+def test_vmap_and_float64(kind, name):
+    rule, _ = build(kind, name)
+    with jax.enable_x64(True):
+        batch = np.stack([draw(s) for s in range(3)]).astype(np.float64)
+        state = jnp.zeros(D) if name == "centered-clipping" else ()
+
+        def call(key, messages):
+            return rule.apply(key, messages, Receiver(messages[0], jnp.int32(0)), state)
+
+        together = jax.jit(jax.vmap(call))(jax.random.split(jax.random.key(0), 3), jnp.asarray(batch))
+        assert together.rows.dtype == together.shares.dtype == jnp.float64
+    for i in range(3):
+        alone = compiled(kind, name, K, None)(
+            jax.random.split(jax.random.key(0), 3)[i], jnp.asarray(batch[i], jnp.float32), jnp.int32(0)
+        )
+        if name != "bucketing":  # keys draw other permutations in the other precision
+            np.testing.assert_allclose(together.rows[i], alone.rows, rtol=2e-4, atol=2e-5)
+
+
+@table
+def test_permutation(kind, name):
+    if name in ("bucketing", "clipped-gossip"):
+        pytest.skip("random, or on a graph: tested by itself")
+    x, order = draw(4), np.random.default_rng(5).permutation(K)
+    straight = apply(kind, name, x, index=2)
+    mixed = apply(kind, name, x[order], index=int(np.argwhere(order == 2)[0, 0]))
+    rows = straight.rows if len(straight.rows) == 1 else straight.rows[order]
+    np.testing.assert_allclose(mixed.rows, rows, rtol=1e-4, atol=1e-5)
+    shares = straight.shares[:, order] if len(straight.rows) == 1 else straight.shares[order][:, order]
+    np.testing.assert_allclose(mixed.shares, shares, rtol=1e-4, atol=1e-5)
+
+
+@table
+@pytest.mark.parametrize("what", BAD)
+def test_unusable_messages_are_byzantine_votes(kind, name, what):
+    _, f = build(kind, name)
+    x = draw(6)
+    honest = x[f:]
+    bad = x.copy()
+    bad[:f] = BAD[what]
+    bad[0, 1:] = x[0, 1:] if np.isnan(BAD[what]) else BAD[what]  # one entry is enough
+    rows, shares, state = apply(kind, name, bad, index=K - 1)
+    if name == "mean":  # the documented exception
+        assert "overflow" in what or not np.isfinite(rows).all()
+        return
+    assert np.isfinite(rows).all() and np.isfinite(shares).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    centre, radius = honest.mean(axis=0), np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
+    if name in ("clipping", "arc"):  # zero stands for a message without a direction
+        radius = max(radius, np.linalg.norm(honest, axis=1).max())
+        radius = max(radius, np.linalg.norm(rows - centre, axis=1)[f:].max())
+    assert np.linalg.norm(rows - centre, axis=1).max() <= radius + np.linalg.norm(centre) * (len(rows) > 1) + 1e-4
+    if len(rows) == 1:
+        assert shares[0, :f].max() == 0 or name == "clipped-gossip"
+
+
+@table
+def test_gradients_are_finite(kind, name):
+    rule, f = build(kind, name)
+
+    @jax.jit
+    def gradient(x):
+        def score(x):
+            state = rule.init(K, D)
+            return jnp.sum(rule.apply(jax.random.key(0), x, Receiver(x[K - 1], jnp.int32(K - 1)), state).rows ** 2)
+
+        return jax.grad(score)(x)
+
+    plain = draw(7)
+    bad = plain.copy()
+    bad[:f] = np.nan
+    for x in (plain, np.zeros_like(plain), np.ones_like(plain), np.repeat(plain[:1], K, axis=0), np.round(plain)):
+        assert np.isfinite(gradient(x)).all()
+    assert name == "mean" or np.isfinite(gradient(bad)[f:]).all()
+    assert np.abs(gradient(plain)).max() > 0
+
+
+@table
+def test_equal_and_duplicate_messages(kind, name):
+    value = draw(8)[:1]
+    rows, _, _ = apply(kind, name, np.repeat(value, K, axis=0))
+    if name == "clipping":
+        value = value * min(1.0, 2.0 / np.linalg.norm(value))
+    np.testing.assert_allclose(rows, np.repeat(value, len(rows), axis=0), rtol=1e-4, atol=1e-5)
+    twins = np.concatenate([draw(9)[:4], draw(9)[:4], draw(9)[:1]])
+    assert np.isfinite(apply(kind, name, twins).rows).all()
+
+
+@table
+@pytest.mark.parametrize("agents", [1, 2])
+def test_one_or_two_agents_one_parameter(kind, name, agents):
+    x = draw(10, agents, 1)
+    rows, _, _ = apply(kind, name, x, f=0)
+    if name == "clipping":
+        x = np.clip(x, -2, 2)
+    elif name == "signguard":
+        x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if agents > 1 else x
+    assert x.min() - 1e-5 <= rows.min() and rows.max() <= x.max() + 1e-5
+    if len(rows) == 1 and name not in ("signguard", "dnc"):
+        np.testing.assert_allclose(rows[0], x.mean(axis=0), rtol=1e-5)  # nobody lies: all of them count alike
+
+
+@table
+def test_too_many_byzantines_named(kind, name):
+    entry = KINDS[kind][name]
+    most = entry.most(K)
+    assert 0 <= most < K and (entry.limit is None or most < entry.limit * K <= most + 1)
+    assert entry.summary
+
+
+def test_chain_multiplies_shares():
+    rule = chain(pre_aggregators["bucketing"].build(K, 2, size=2), pre_aggregators["nnm"].build(5, 1),
+                 aggregators["multi-krum"].build(5, 1))  # fmt: skip
+    x = jnp.asarray(draw(11))
+    call = jax.jit(lambda key: rule.apply(key, x, Receiver(x[0], jnp.int32(0)), rule.init(K, D)))
+    rows, shares, _ = call(jax.random.key(1))
+    assert rule.random and not rule.personal and rows.shape == (1, D) and shares.shape == (1, K)
+    np.testing.assert_allclose(rows, shares @ x, rtol=1e-4, atol=1e-5)
+
+
+def test_bucketing_is_uniform():
+    call = compiled("pre-aggregator", "bucketing", K, None)
+    shares = jax.vmap(lambda k: call(k, jnp.asarray(draw()), jnp.int32(0)).shares)(
+        jax.random.split(jax.random.key(3), 2000)
+    )
+    member = (np.asarray(shares) > 0).astype(float)
+    together = np.einsum("kbi,kbj->ij", member, member) / 2000
+    off = together[~np.eye(K, dtype=bool)]
+    assert np.abs(off - 8 / 9 / 8).max() < 0.03  # one of eight in the same bucket, unless alone in the last
+
+
+def test_centered_clipping_remembers():
+    rule = aggregators["centered-clipping"].build(K, 2, radius=0.5)
+    x = jnp.asarray(np.repeat(draw(12)[:1], K, axis=0)).at[:2].set(50.0)
+    state, step = rule.init(K, D), jax.jit(lambda v: rule.apply(jax.random.key(0), x, Receiver(x[3], jnp.int32(3)), v))
+    for _ in range(60):
+        rows, _, state = step(state)
+    np.testing.assert_array_equal(rows[0], state)
+    assert np.linalg.norm(rows[0] - x[3]) < 0.5 * 2 / 7 + 0.01  # where the pulls of two and of seven balance
