@@ -109,15 +109,14 @@ def table(results: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main(names: list[str]) -> int:
-    """Measure, store, print all rows; exit code 1 if a fixed attack does more damage anywhere."""
-    target = Path(__file__).parent / "results" / "attack_damage.json"
-    stored = json.loads(target.read_text())["damage"] if target.exists() else {}
-    results = {name: {k: float(v) for k, v in row.items()} for name, row in stored.items()}
-    for name in [] if names == ["--show"] else names or every_rule():
-        results[name] = damages(name)
-        print(f"{name}: worst is {max(results[name], key=lambda label: results[name][label])}", file=sys.stderr)
-    results = {name: results[name] for name in every_rule() if name in results}
+def stored(target: Path) -> dict[str, dict[str, float]]:
+    """rule -> attack -> damage, as far as measured, in the order of the registry."""
+    rows = json.loads(target.read_text())["damage"] if target.exists() else {}
+    return {name: {k: float(v) for k, v in rows[name].items()} for name in every_rule() if name in rows}
+
+
+def store(target: Path, results: dict[str, dict[str, float]]) -> None:
+    """Write all rows with the settings they were measured under."""
     facts = {
         "agents": K, "byzantine": F, "dimension": D, "inputs": INPUTS, "keys": KEYS, "machine": platform.machine(),
         "python": platform.python_version(), "jax": jax.__version__, "device": jax.devices()[0].device_kind,
@@ -125,6 +124,16 @@ def main(names: list[str]) -> int:
     plain = {name: {k: v if np.isfinite(v) else "inf" for k, v in row.items()} for name, row in results.items()}
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps({"settings": facts, "damage": plain}, indent=1, ensure_ascii=False) + "\n")
+
+
+def main(names: list[str]) -> int:
+    """Measure, store after every rule, print all rows; exit code 1 if a fixed attack does more damage anywhere."""
+    target = Path(__file__).parent / "results" / "attack_damage.json"
+    for name in [] if names == ["--show"] else names or every_rule():
+        row = damages(name)
+        print(f"{name}: worst is {max(row, key=lambda label: row[label])}", file=sys.stderr, flush=True)
+        store(target, {**stored(target), name: row})
+    results = stored(target)
     print(table(results))
     behind = [
         name

@@ -16,7 +16,7 @@ from jaxbyz.certify.names import named_rule, refusal
 from jaxbyz.certify.search import maximise, quick_jit
 from jaxbyz.rules import Receiver, Rule
 
-UNBOUNDED = 1e3  # no aggregator with a proof comes near: at K=13, f=3 the largest proved bound on the ratio is below 5
+UNBOUNDED = 1e3  # no rule with a proof comes near: at K=13, f=3 proved bounds on the ratio are about 10 and less
 KEYS = 8  # draws a random rule is averaged over while searching
 FRESH = 512  # fresh draws over which the ratio of a random rule's worst input is reported
 PROBE = (16, 64)  # numbers of agents for the test of α → 0, one liar among them
