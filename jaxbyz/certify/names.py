@@ -63,13 +63,8 @@ def limit_of(name: str, agents: int) -> int | None:
 
 
 def every_rule() -> list[str]:
-    """All aggregators alone, the usual ones behind each pre-aggregator, and all agreements."""
-    chains = [
-        f"{pre.name}+{last}"
-        for pre in pre_aggregators
-        for last in ("krum", "rfa", "median", "trimmed-mean")
-        if last in aggregators
-    ]
+    """All aggregators alone, the paper's two behind each pre-aggregator, and all agreements."""
+    chains = [f"{pre.name}+{last}" for pre in pre_aggregators for last in ("krum", "rfa") if last in aggregators]
     return [
         *aggregators.names(),
         *chains,
