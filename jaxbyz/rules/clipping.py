@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, squared_norms, usable
 from jaxbyz.rules.distances import lowest
+from jaxbyz.rules.sorting import computed_once
 
 
 def clip_factors(squares: Float[Array, " n"], radius: float | Array) -> Float[Array, " n"]:
@@ -36,7 +37,7 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
         factors = jnp.ones(n, messages.dtype)
         for _ in range(rounds):
             factors = jnp.where(ok, clip_factors(squared_norms(safe - v[None]), radius), 0.0)
-            v = v + mix(factors[None] / n, safe - v[None])[0]
+            v = computed_once(v + mix(factors[None] / n, safe - v[None])[0])
         shares = factors / jnp.maximum(jnp.sum(factors), jnp.finfo(factors.dtype).tiny)
         return Outcome(v[None], shares[None], v.astype(jnp.asarray(state).dtype))
 

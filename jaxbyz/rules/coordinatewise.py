@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
-from jaxbyz.rules.sorting import add_rows, median_rows, ranked_rows
+from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
 
 
 class Selection(NamedTuple):
@@ -39,7 +39,7 @@ def middle(drop: int) -> Selection:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        low, high = (ranked_rows(messages, range(r, r + 1))[0][None] for r in (drop, n - drop - 1))
+        low, high = (computed_once(ranked_rows(messages, range(r, r + 1))[0])[None] for r in (drop, n - drop - 1))
         inside = (messages > low) & (messages < high)
         at_low, at_high = messages == low, messages == high
         # Values tied with an end share equally the places left at that end.
@@ -70,7 +70,7 @@ def around_median(drop: int) -> Selection:
     def weights(messages: Array) -> Array:
         count = messages.shape[0] - drop
         gaps = jnp.abs(messages - median_rows(messages)[None])
-        reach = ranked_rows(gaps, range(count - 1, count))[0][None]
+        reach = computed_once(ranked_rows(gaps, range(count - 1, count))[0])[None]
         inside, at = gaps < reach, gaps == reach
         places = (count - _count(inside)) / _count(at)
         return (inside + at * places).astype(messages.dtype) * (1.0 / count)
@@ -79,8 +79,10 @@ def around_median(drop: int) -> Selection:
 
 
 def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:
-    """How many are marked, per coordinate, as a product: XLA's sum over the leading axis is slow on a CPU."""
-    return jnp.ones((1, marks.shape[0]), jnp.float32) @ marks.astype(jnp.float32)
+    """How many are marked, per coordinate."""
+    if marks.shape[0] > NETWORK_LIMIT:
+        return jnp.sum(marks, axis=0, keepdims=True, dtype=jnp.float32)
+    return add_rows([marks[i : i + 1].astype(jnp.float32) for i in range(marks.shape[0])])
 
 
 def _window_sums(rows: list[Array], size: int) -> list[Array]:
@@ -116,6 +118,12 @@ def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Ar
     return jnp.where(ok[:, None], messages, jnp.where(odd, -jnp.inf, jnp.inf)[:, None])
 
 
+def mean_over_parameters(weights: Float[Array, "n D"]) -> Float[Array, " n"]:
+    """Each sender's weight, averaged over coordinates."""
+    D = weights.shape[1]
+    return weights @ jnp.full(D, 1.0 / D, weights.dtype)
+
+
 def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
     """An aggregator from a selection of order statistics; an unusable message stands at one end, +∞ or −∞."""
 
@@ -123,7 +131,7 @@ def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
         selection = select(messages.shape[0])
         votes = cast_votes(messages, usable(messages))
         vector = selected_mean(selection, votes)
-        shares = jnp.mean(selection.weights(jax.lax.stop_gradient(votes)), axis=1)
+        shares = mean_over_parameters(selection.weights(jax.lax.stop_gradient(votes)))
         # More unusable messages than the rule stands leave no answer; zero is at least a number.
         return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
 

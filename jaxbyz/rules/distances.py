@@ -16,7 +16,7 @@ def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Ar
     Rows and columns of unusable messages are zero. A non-finite entry spoils only its own row and column of the
     product, so one product serves to find and to exclude such rows. c is near the honest rows whatever the others sent.
     """
-    centre = jax.lax.stop_gradient(median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages)))
+    centre = median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages))
     y = messages - jnp.where(jnp.isfinite(centre), centre, 0.0)[None]
     gram = _products(y)
     ok = jnp.diagonal(gram) <= largest_square(messages.dtype)  # a comparison with NaN is False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxbyz.rules.base import Rule, inverse_norm_above, mix, squared_norms, usable, weighted
-from jaxbyz.rules.sorting import median_rows
+from jaxbyz.rules.distances import centred_gram
+from jaxbyz.rules.sorting import computed_once, median_rows
 
 
 def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start: str = "median") -> Rule:
@@ -17,7 +21,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
     the coordinate-wise median and s the median distance of the messages from it, so that the result moves with its
     inputs (translation, scale) and no far message can spoil the start. `floor` sets ν·s to a number and `start=zero`
     begins at 0, as the published code (8 rounds, floor 0.1) and ByzFL (3 rounds, floor 0.1) do.
-    Breakdown point 1/2; cost rounds·n·D.
+    Breakdown point 1/2; cost rounds·n·D, or n²·D for at most 2·rounds messages.
     """
     if start not in ("median", "zero"):
         raise ValueError(f"rfa: start={start!r} is unknown: median or zero")
@@ -25,29 +29,49 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         raise ValueError(f"rfa: rounds={rounds}: at least 1")
 
     def weights(messages: Array) -> Array:
+        few = start == "median" and messages.shape[0] <= 2 * rounds
+        return by_products(messages) if few else by_passes(messages)
+
+    def by_products(messages: Array) -> Array:
+        """A few messages: all rounds in the n×n matrix of products around the start; n²·D instead of rounds·n·D."""
+        gram, ok = centred_gram(messages)
+        lengths = jnp.diagonal(gram)
+        share = reweigh(ok, lengths, messages.dtype)
+        w = share(lengths)
+        for _ in range(rounds - 1):
+            pull = jnp.matmul(gram, w, precision=jax.lax.Precision.HIGHEST)
+            w = share(jnp.maximum(lengths - 2.0 * pull + jnp.dot(w, pull), 0.0))
+        return w
+
+    def by_passes(messages: Array) -> Array:
         ok = usable(messages)
         safe = jnp.where(ok[:, None], messages, 0.0)
         if start == "median":
             first = median_rows(jnp.where(ok[:, None], messages, jnp.inf))
-            first = jax.lax.stop_gradient(jnp.where(jnp.isfinite(first), first, 0.0))
+            first = jnp.where(jnp.isfinite(first), first, 0.0)
         else:
             first = jnp.zeros_like(messages[0])
         squares = squared_norms(safe - first[None])
+        share = reweigh(ok, squares, messages.dtype)
+        w = share(squares)
+        for _ in range(rounds - 1):
+            w = share(squared_norms(safe - computed_once(mix(w[None], safe)[0])[None]))
+        return w
+
+    def reweigh(ok: Array, squares: Array, dtype: Any) -> Callable[[Array], Array]:
+        """Squared distances [n] -> weights [n], with the floor set by the squared distances from the start."""
         if floor is None:
-            typical = median_rows(jnp.where(ok, jax.lax.stop_gradient(squares), jnp.inf)[:, None])[0]
+            typical = median_rows(jnp.where(ok, squares, jnp.inf)[:, None])[0]
             least = nu * jnp.sqrt(jnp.where(jnp.isfinite(typical), typical, 0.0))
-            least = jnp.maximum(least, jnp.sqrt(jnp.finfo(messages.dtype).tiny) * 1e3)
+            least = jnp.maximum(least, jnp.sqrt(jnp.finfo(dtype).tiny) * 1e3)
         else:
-            least = jnp.asarray(floor, messages.dtype)
+            least = jnp.asarray(floor, dtype)
 
         def share(squares: Array) -> Array:
             beta = jnp.where(ok, inverse_norm_above(squares, least) * least, 0.0)  # in (0, 1]: no overflow
             beta = beta / jax.lax.stop_gradient(jnp.maximum(jnp.max(beta), jnp.finfo(beta.dtype).tiny))
             return beta / jnp.maximum(jnp.sum(beta), 1.0)
 
-        w = share(squares)
-        for _ in range(rounds - 1):
-            w = share(squared_norms(safe - mix(w[None], safe)))
-        return w
+        return share
 
     return weighted(weights)

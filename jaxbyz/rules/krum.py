@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, weighted
-from jaxbyz.rules.coordinatewise import around_median, cast_votes, selected_mean
+from jaxbyz.rules.coordinatewise import around_median, cast_votes, mean_over_parameters, selected_mean
 from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
 
 
@@ -68,7 +68,7 @@ def bulyan(byzantine: int = 0) -> Rule:
         votes = cast_votes(messages[picked], ok)
         selection = around_median(2 * byzantine)
         vector = selected_mean(selection, votes)
-        part = jnp.mean(selection.weights(jax.lax.stop_gradient(votes)), axis=1)
+        part = mean_over_parameters(selection.weights(jax.lax.stop_gradient(votes)))
         shares = jnp.zeros(n, messages.dtype).at[picked].add(part)
         return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
 

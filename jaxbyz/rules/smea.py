@@ -21,7 +21,7 @@ from jaxbyz.rules.base import Rule, chosen, weighted
 from jaxbyz.rules.distances import centred_gram
 from jaxbyz.rules.spectral import projections, weighted_gram
 
-CHUNK = 32  # subsets diagonalised together
+CHUNK = 8  # subsets diagonalised together
 DIRECTIONS = 8  # principal directions that bound every subset
 
 

@@ -62,10 +62,20 @@ def sort_rows(messages: Float[Array, "n D"]) -> Float[Array, "n D"]:
 
 
 def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
-    """Coordinate-wise median; the mean of the two middle values when n is even."""
+    """Coordinate-wise median; the mean of the two middle values when n is even. Not differentiated."""
     n = messages.shape[0]
-    middle = ranked_rows(messages, range((n - 1) // 2, n // 2 + 1))
-    return middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
+    middle = ranked_rows(jax.lax.stop_gradient(messages), range((n - 1) // 2, n // 2 + 1))
+    return computed_once(middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1]))
+
+
+def computed_once(row: Float[Array, " D"]) -> Float[Array, " D"]:
+    """The same row, as the maximum of it and −∞.
+
+    XLA on a CPU would otherwise fuse what makes the row into every loop that uses it, and run a whole network again for
+    each of n rows that it is subtracted from; it takes optimization barriers away before it fuses, but never repeats a
+    reduction.
+    """
+    return jnp.max(jnp.stack([row, jnp.full_like(row, -jnp.inf)]), axis=0)
 
 
 def add_rows(rows: list[Float[Array, " D"]]) -> Float[Array, " D"]:
