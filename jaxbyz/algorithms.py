@@ -118,25 +118,26 @@ def decbyzpg(
     sample = sampler(environment, policy, page, interference)
 
     def init(key: PRNGKeyArray) -> State:
-        theta = policy.init(jax.random.fold_in(key, 0))
+        key, key_theta = jax.random.split(key)
+        theta = policy.init(key_theta)
         return _start(key, jnp.tile(theta, (K, 1)), optimizer, aggregator, K, attack)
 
     def step(state: State, coin: Array) -> tuple[State, Metrics]:
-        key_sample, key_gradients, key_parameters = _keys(state)
-        mask = schedule(jax.random.fold_in(state.key, 1), state.step)
+        keys = _keys(state, K)
+        mask = schedule(keys.schedule, state.step)
         memory = _previous_estimate(page, state)
-        sampled = sample(coin, state.parameters, state.previous, memory, jax.random.split(key_sample, K), mask)
+        sampled = sample(coin, state.parameters, state.previous, memory, keys.agents, mask)
         aggregate = exchange(
-            key_gradients, aggregator, state.rules, sampled.estimate, mask, attack.gradients,
+            keys.gradients, aggregator, state.rules, sampled.estimate, mask, attack.gradients,
             equivocates=attack.equivocates, memory=state.adversary, step=state.step,
         )  # fmt: skip
         proposed, optimizer_state = ascend(optimizer, aggregate.rows, state.optimizer, state.parameters)
         agreed = run_agreement(
-            key_parameters, agreement, proposed, mask, attack.parameters,
+            keys.parameters, agreement, proposed, mask, attack.parameters,
             equivocates=attack.equivocates, memory=state.adversary, step=state.step,
         )  # fmt: skip
         view = View(
-            sampled.estimate, mask, seen_rule(aggregator, key_gradients, state.rules), state.adversary, state.step
+            sampled.estimate, mask, seen_rule(aggregator, keys.gradients, state.rules), state.adversary, state.step
         )
         following = State(
             state.step + 1,
@@ -180,19 +181,20 @@ def byzpg(
     sample = sampler(environment, policy, page, interference)
 
     def init(key: PRNGKeyArray) -> State:
-        theta = policy.init(jax.random.fold_in(key, 0))
+        key, key_theta = jax.random.split(key)
+        theta = policy.init(key_theta)
         return _start(key, theta[None], optimizer, aggregator, K, attack)
 
     def step(state: State, coin: Array) -> tuple[State, Metrics]:
-        key_sample, key_gradients, _ = _keys(state)
-        mask = schedule(jax.random.fold_in(state.key, 1), state.step)
+        keys = _keys(state, K)
+        mask = schedule(keys.schedule, state.step)
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
         nothing = jnp.zeros((1, K))
 
         def workers() -> tuple[Sampled, Array, Array, Any, Any]:
             theta = jnp.tile(state.parameters, (K, 1))
-            sampled = sample(jnp.bool_(True), theta, theta, theta, jax.random.split(key_sample, K), mask)
-            key_forge, key_rule, key_guess = jax.random.split(key_gradients, 3)
+            sampled = sample(jnp.bool_(True), theta, theta, theta, keys.agents, mask)
+            key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
             guess = seen_rule(aggregator, key_guess, rule_state)
             view = View(sampled.estimate, mask, guess, state.adversary, state.step)
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
@@ -202,7 +204,7 @@ def byzpg(
         def server() -> tuple[Sampled, Array, Array, Any, Any]:
             memory = _previous_estimate(page, state)
             alone = sample(
-                jnp.bool_(False), state.parameters, state.previous, memory, key_sample[None], jnp.zeros((1,), bool)
+                jnp.bool_(False), state.parameters, state.previous, memory, keys.agents[:1], jnp.zeros((1,), bool)
             )
             everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), alone)
             return everyone, alone.estimate, nothing, rule_state, state.adversary
@@ -277,8 +279,18 @@ def _start(
     )
 
 
-def _keys(state: State) -> PRNGKeyArray:
-    return jax.random.split(jax.random.fold_in(jax.random.fold_in(state.key, 2), state.step), 3)
+class _Keys(NamedTuple):
+    """Keys of one iteration: agents [K] for sampling, one each for gradient messages, parameter messages, schedule."""
+
+    agents: PRNGKeyArray
+    gradients: PRNGKeyArray
+    parameters: PRNGKeyArray
+    schedule: PRNGKeyArray
+
+
+def _keys(state: State, agents: int) -> _Keys:
+    keys = jax.random.split(jax.random.fold_in(state.key, state.step), agents + 3)
+    return _Keys(keys[:agents], keys[agents], keys[agents + 1], keys[agents + 2])
 
 
 def _previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import optax
 
-from jaxbyz.agreements import Agreement, agreements, theorem_rounds
+from jaxbyz.agreements import agreements, theorem_rounds
 from jaxbyz.algorithms import Algorithm, algorithms
+from jaxbyz.api import make_agreement, make_attack, make_rule
 from jaxbyz.attacks import attacks
 from jaxbyz.environments import environments, make_environment
 from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator
@@ -20,7 +21,7 @@ from jaxbyz.page import PREVIOUS, Page
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, mlp_policy
 from jaxbyz.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.registry import Entry, UsageError, parse_spec
-from jaxbyz.rules import Rule, aggregators, chain, pre_aggregators
+from jaxbyz.rules import aggregators, pre_aggregators
 from jaxbyz.schedules import schedules
 
 CENTRAL = ("byzpg", "fed-page-pg")  # algorithms with a trusted server
@@ -148,6 +149,8 @@ def check(config: Config) -> Config:
         raise UsageError(
             f"previous=realized with optimizer={c.optimizer}: (θ_t − θ_t-1)/η needs sgd and a constant eta"
         )
+    if c.estimator == "reinforce" and c.weights == "per-decision":
+        raise UsageError("weights=per-decision with estimator=reinforce: biased; they belong to gpomdp's step rewards")
     _check_tolerance(c)
     return c
 
@@ -187,19 +190,9 @@ def _check_tolerance(c: Config) -> None:
             )
 
 
-def build_rule(config: Config) -> Rule:
-    """The aggregator, with its pre-aggregators in front."""
-    K, f = config.agents, config.byzantine
-    rules = []
-    limit = aggregators[parse_spec(config.aggregator)[0]].limit
-    if config.pre_aggregator != "none":
-        for part in config.pre_aggregator.split("+"):
-            name, options = parse_spec(part)
-            if name == "bucketing" and limit is not None and "size" not in options:
-                options.setdefault("alpha_max", float(limit))
-            rules.append(pre_aggregators[name].build(K, f, **options))
-    name, options = parse_spec(config.aggregator)
-    return chain(*rules, aggregators[name].build(K, f, **options))
+def rule_spec(config: Config) -> str:
+    """The aggregator with its pre-aggregators in front, as one name."""
+    return config.aggregator if config.pre_aggregator == "none" else f"{config.pre_aggregator}+{config.aggregator}"
 
 
 def build(config: Config, iterations: int | None = None) -> Algorithm:
@@ -227,17 +220,16 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         clip=config.weight_clip,
     )
     eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
-    name, options = parse_spec(config.agreement)
-    rule = agreements[name].build(K, f, **options)
-    agreement = None if rule is None else Agreement(rule, config.kappa_rounds(), config.tolerance)
-    name, options = parse_spec(config.attack)
+    agreement = make_agreement(config.agreement, K, f, config.kappa_rounds())
+    if agreement is not None:
+        agreement = agreement._replace(tolerance=config.tolerance)
     parts: dict[str, Any] = {
         "agents": K,
         "byzantine": f,
-        "aggregator": build_rule(config),
+        "aggregator": make_rule(rule_spec(config), K, f),
         "agreement": agreement,
         "optimizer": getattr(optax, config.optimizer)(eta),
-        "attack": attacks[name].build(K, f, **options),
+        "attack": make_attack(config.attack, K, f),
         "schedule": schedules[config.schedule].build(K, f),
         "page": Page(config.N, config.B, estimator, config.previous, config.eta, config.clip_norm),
         "p": config.p,

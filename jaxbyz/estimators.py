@@ -52,6 +52,10 @@ class Estimator(NamedTuple):
         ):
             if value not in known:
                 raise UsageError(f"{option}={value!r} is unknown: one of {', '.join(known)}")
+        if self.kind == "reinforce" and self.weights == "per-decision":
+            raise UsageError(
+                "weights=per-decision with estimator=reinforce: biased; they belong to gpomdp's step rewards"
+            )
         return self
 
 

@@ -42,12 +42,11 @@ class Plan(NamedTuple):
 def plan(config: Config) -> Plan:
     """Keys, coins and output iterations of every seed.
 
-    Shared coins come from the first seed's θ_0; own coins from each seed's, all as long as the longest sequence.
+    Shared coins come from the first seed's key; own coins from each seed's, all as long as the longest sequence.
     """
     keys = jax.vmap(jax.random.key)(np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32))
     draft = build(config, 1)
-    theta = jax.jit(jax.vmap(lambda key: draft.init(key).parameters[0]))(keys)
-    commons = jax.vmap(training.common_seed)(theta)
+    commons = jax.vmap(training.common_seed)(keys)
     if config.coin == "shared":
         coins = training.coins_for(draft, commons[0], config.trajectories)
     else:
@@ -61,7 +60,7 @@ def plan(config: Config) -> Plan:
 
 
 def run(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Experiment:
-    """Train and, with `out`, write the run folder. Stops, keeping what it had, once honest parameters are non-finite."""
+    """Train and, with `out`, write the run folder. Stops once honest parameters are non-finite, keeping what it had."""
     prepared = plan(config)
     folder = None
     if out is not None:

@@ -34,11 +34,15 @@ _TABLE_LUNARLANDER: dict[str, Any] = {
 # What jaxbyz starts from: the table with the step size and the variance handled so that learning is steady.
 _STEADY: dict[str, Any] = {"activation": "tanh", "eta": 1e-3, "baseline": "leave-one-out", "weight_clip": 1.0}
 
+# Algorithm 2 with a coin that always shows the batch: what is left to tune is the batch and the step.
+_BEST_CARTPOLE: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "p": 1.0, "N": 4, "B": 4, "eta": 1e-2}
+
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("general defaults, any environment", {}),
     "cartpole": ("CartPole: the paper's table with step 1e-3, tanh, leave-one-out baseline, weights at most 1",
                  {**_TABLE_CARTPOLE, **_STEADY}),
     "cartpole-paper": ("CartPole: the paper's Table 1, literally; learns fast, then collapses", _TABLE_CARTPOLE),
+    "cartpole-best": ("CartPole: plain small batches (p = 1), a large step, leave-one-out baseline", _BEST_CARTPOLE),
     "lunarlander": ("LunarLander: the paper's table with leave-one-out baseline and weights at most 1",
                     {**_TABLE_LUNARLANDER, **_STEADY}),
     "lunarlander-paper": ("LunarLander: the paper's Table 1, literally", _TABLE_LUNARLANDER),

@@ -86,23 +86,21 @@ def collect(
     discrete = environment.actions.discrete
     lanes_last = _over_lanes(environment)
 
-    def key_for(i: int, c: Array | int = 0) -> PRNGKeyArray:
-        return jax.vmap(lambda key: jax.random.fold_in(jax.random.fold_in(key, i), c))(keys)
-
-    observation, state = jax.vmap(
-        lambda key: jax.vmap(environment.reset, out_axes=(1, 0))(jax.random.split(key, M))
-    )(key_for(0))  # fmt: skip
+    # One split a rollout: every threefry call in a program costs half a second of compilation.
+    streams = jax.vmap(lambda key: jax.random.split(key, M + 3 * most))(keys)
+    observation, state = jax.vmap(jax.vmap(environment.reset, out_axes=(1, 0)))(streams[:, :M])
     start = _Lanes(state, observation, jnp.ones((A, M), bool), jnp.zeros((A, M), bool))
 
     def draw(c: Array) -> dict[str, Array]:
         """All random numbers of chunk c, time first: one call a kind instead of one a step."""
+        noise_key, step_key, lie_key = (streams[:, M + i * most + c] for i in range(3))
         drawn = {
-            "noise": jax.vmap(lambda key: policy.noise(key, C, M), out_axes=1)(key_for(1, c)),
-            "key": jax.vmap(lambda key: jax.random.split(key, (C, M)), out_axes=1)(key_for(2, c)),
+            "noise": jax.vmap(lambda key: policy.noise(key, C, M), out_axes=1)(noise_key),
+            "key": jax.vmap(lambda key: jax.random.split(key, (C, M)), out_axes=1)(step_key),
         }
         if act is not None:
             shape = (C, M, environment.actions.draws)
-            drawn["lie"] = jax.vmap(lambda key: jax.random.uniform(key, shape), out_axes=1)(key_for(3, c))
+            drawn["lie"] = jax.vmap(lambda key: jax.random.uniform(key, shape), out_axes=1)(lie_key)
         return drawn
 
     def step(lanes: _Lanes, inputs: tuple[dict[str, Array], Array]) -> tuple[_Lanes, tuple[Array, ...]]:

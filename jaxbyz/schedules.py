@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from jaxbyz.registry import Registry
 
-Schedule = Callable[[PRNGKeyArray, Int[Array, ""]], Bool[Array, " K"]]  # (key of the run, t) -> mask [K]
+Schedule = Callable[[PRNGKeyArray, Int[Array, ""]], Bool[Array, " K"]]  # (key of the iteration, t) -> mask [K]
 
 
 def fixed(agents: int, byzantine: int) -> Schedule:
@@ -27,8 +27,7 @@ def random(agents: int, byzantine: int) -> Schedule:
     """f agents drawn anew every iteration."""
 
     def mask(key: PRNGKeyArray, t: Int[Array, ""]) -> Bool[Array, " K"]:
-        order = jax.random.permutation(jax.random.fold_in(key, t), agents)
-        return order < byzantine
+        return jax.random.permutation(key, agents) < byzantine
 
     return mask
 

@@ -43,13 +43,13 @@ class Result(NamedTuple):
     run: Run
 
 
-def common_seed(theta: Float[Array, " D"]) -> PRNGKeyArray:
-    """Common-Sample's key, derived from the common initialisation θ_0 that every agent knows (section 5.1)."""
-    bits = jax.lax.bitcast_convert_type(theta.astype(jnp.float32), jnp.uint32)
-    mixed = jax.lax.reduce(
-        bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), jnp.uint32(0), jax.lax.bitwise_xor, (0,)
-    )
-    return jax.random.fold_in(jax.random.key(COIN_STREAM), mixed)
+def common_seed(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Common-Sample's key, from the run's key: the common initialisation that every agent knows (section 5.1).
+
+    The paper derives it from θ_0; the key that θ_0 is drawn from serves as well and is the same on every device, while
+    the last bits of θ_0 are not.
+    """
+    return jax.random.fold_in(key, COIN_STREAM)
 
 
 def common_coins(key: PRNGKeyArray, p: float, iterations: int) -> Bool[Array, " T"]:
@@ -95,11 +95,11 @@ def iterate(algorithm: Algorithm, run: Run, coin: Array, output_at: Array) -> tu
 def train(algorithm: Algorithm, key: PRNGKeyArray, iterations: int, coins: Bool[Array, " T"] | None = None) -> Result:
     """A whole run as one pure function: jit it, vmap it over keys.
 
-    Without `coins`, every run draws its own from its θ_0, as the paper says; under vmap both branches of the switch are
+    Without `coins`, every run draws its own from its key, as the paper says; under vmap both branches of the switch are
     then paid. Pass `coins=common_coins(key, p, iterations)` (not batched) to let all runs share them and pay for one.
     """
     run = start(algorithm, key)
-    seed = common_seed(run.state.parameters[0])
+    seed = common_seed(key)
     coins = common_coins(seed, algorithm.p, iterations) if coins is None else coins
     output_at = jax.random.randint(jax.random.fold_in(seed, 2**31 - 1), (), 0, iterations)
     run, metrics = jax.lax.scan(lambda run, coin: iterate(algorithm, run, coin, output_at), run, coins)

@@ -25,7 +25,7 @@ def random_action() -> Attack:
     return Attack(interfere=interfere)
 
 
-def large_noise(scale: float = 100.0) -> Attack:
+def large_noise(scale: float = 1000.0) -> Attack:
     """Byzantine agents send N(0, scale²) noise for gradients and parameters, drawn afresh for every receiver."""
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:

@@ -38,12 +38,18 @@ def build_parser(only: str | None = None) -> Parser:
     return parser
 
 
+def available_cores() -> int:
+    """Cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def prepare_jax() -> None:
     """Before JAX starts: one host device a core, and compiled programs kept between runs."""
     import jax
 
     if "jax_num_cpu_devices" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+        jax.config.update("jax_num_cpu_devices", available_cores())
     if jax.config.jax_compilation_cache_dir is None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))

@@ -32,7 +32,7 @@ class ActionSpace(NamedTuple):
         """A uniformly random action from u in [0, 1), whatever `action` was."""
         if self.discrete:
             return jnp.minimum((u[..., 0] * self.n).astype(action.dtype), self.n - 1)
-        low, high = jnp.ravel(jnp.asarray(self.low)), jnp.ravel(jnp.asarray(self.high))
+        low, high = (jnp.ravel(jnp.asarray(x)).reshape((1,) * (u.ndim - 1) + (-1,)) for x in (self.low, self.high))
         return (low + u * (high - low)).astype(action.dtype).reshape(action.shape)
 
 

@@ -1,0 +1,126 @@
+"""Learning curves of named configurations: the evidence behind the defaults and the README's claims.
+
+    python benchmarks/learning.py --list
+    python benchmarks/learning.py decbyzpg-avg-zero page-pg --seeds 5 --out benchmarks/results/learning
+
+Each name becomes one small JSON file: configuration, machine, smoothed return of every seed, seconds. Files that exist
+are kept, so an interrupted call goes on where it stopped; `--table` prints what a folder holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+ATTACKS = ("random-action", "large-noise", "avg-zero")
+LIARS = {"agents": 13, "byzantine": 3}
+
+
+def configurations() -> dict[str, dict]:
+    """name -> options of `jaxbyz.resolve`."""
+    named: dict[str, dict] = {
+        "page-pg": {"algorithm": "page-pg"},
+        "decbyzpg-k5": {"agents": 5, "agreement": "mda", "aggregator": "rfa"},
+        "decbyzpg-k13": {"agents": 13},
+        "dec-page-pg-k13": {"algorithm": "dec-page-pg", "agents": 13},
+        "byzpg-k13": {"algorithm": "byzpg", "agents": 13},
+    }
+    for attack in ATTACKS:
+        named[f"decbyzpg-{attack}"] = {**LIARS, "attack": attack}
+        named[f"dec-page-pg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "dec-page-pg"}
+        named[f"byzpg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "byzpg"}
+        named[f"fed-page-pg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "fed-page-pg"}
+        # Choices the paper leaves open, one at a time.
+        named[f"own-{attack}"] = {**LIARS, "attack": attack, "previous": "own"}
+        named[f"bucketing-{attack}"] = {**LIARS, "attack": attack, "pre_aggregator": "bucketing"}
+        named[f"krum-{attack}"] = {**LIARS, "attack": attack, "aggregator": "krum"}
+        named[f"literal-{attack}"] = {**LIARS, "attack": attack, "baseline": "none", "weight_clip": None}
+        named[f"table-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-paper"}
+        named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
+    return named
+
+
+def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Path) -> None:
+    """Train one configuration and write its file."""
+    from jaxbyz import experiment
+    from jaxbyz.config import resolve, to_dict
+    from jaxbyz.report.tables import smoothed, summarise
+    from jaxbyz.results import describe_environment, write_json
+
+    path = out / f"{name}.json"
+    if path.exists():
+        return
+    options = dict(options)
+    if trajectories is not None:
+        options["trajectories"] = trajectories
+    config = resolve(options.pop("preset", None), **{**options, "seeds": seeds})
+    started = time.monotonic()
+    done = experiment.run(config)
+    x, y = smoothed(done.metrics)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(
+        path,
+        {
+            "name": name,
+            "command": f"python benchmarks/learning.py {name} --seeds {seeds}",
+            "config": to_dict(config),
+            "environment": describe_environment(),
+            "seconds": round(time.monotonic() - started, 1),
+            "summary": summarise(done.metrics),
+            "trajectories": [int(value) for value in x],
+            "return": [[round(float(value), 2) for value in row] for row in y],
+            "diameter": [
+                round(float(value), 6) for value in done.metrics["diameter"].max(axis=0)[:: max(1, len(x) // 20)]
+            ],
+        },
+    )
+    print(name, row(path), flush=True)
+
+
+def row(path: Path) -> str:
+    """Mean over seeds at four points, the worst seed at the end, trajectories to 400 and 450."""
+    import numpy as np
+
+    data = json.loads(path.read_text())
+    x, y = np.array(data["trajectories"]), np.array(data["return"])
+    cells = [
+        f"{y[:, np.searchsorted(x, at)].mean():6.1f}" if at <= x[-1] else "     –" for at in (1000, 2000, 4000, 8000)
+    ]
+    reached = []
+    for level in (400, 450, 475):
+        above = y.mean(axis=0) >= level
+        reached.append(f"{x[np.argmax(above)]:5d}" if above.any() else "    –")
+    return " | ".join(
+        [*cells, f"{y[:, -1].mean():6.1f}", f"{y[:, -1].min():6.1f}", *reached, f"{data['seconds']:6.1f} s"]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trajectories", type=int)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    arguments = parser.parse_args()
+    known = configurations()
+    if arguments.list:
+        print("\n".join(known))
+        return
+    if arguments.table:
+        print(f"{'name':<28} |   1000 |   2000 |   4000 |   8000 |    end |  worst | to 400 | to 450 | to 475")
+        for path in sorted(arguments.out.glob("*.json")):
+            print(f"{path.stem:<28} | {row(path)}")
+        return
+    from jaxbyz.cli import prepare_jax
+
+    prepare_jax()
+    for name in arguments.names or known:
+        run(name, known[name], arguments.seeds, arguments.trajectories, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

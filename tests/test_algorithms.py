@@ -1,0 +1,211 @@
+"""Algorithms: equalities the paper states, one compiled program, honest bookkeeping."""
+
+from __future__ import annotations
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.rules import from_function
+
+ENV = jb.make_environment("CartPole-v1")
+POLICY = jb.mlp_policy(ENV, (4,))
+PAGE = jb.Page(N=6, B=2, estimator=jb.Estimator(gamma=0.99, horizon=25))
+
+
+def common(**changes):
+    options = {"agents": 5, "byzantine": 1, "optimizer": optax.adam(1e-2), "page": PAGE, "p": 0.3}
+    return {**options, **changes}
+
+
+def robust(**changes):
+    f = changes.get("byzantine", 1)
+    parts = {"aggregator": jb.rfa(), "agreement": jb.Agreement(jb.mda(f), 3)}
+    return jb.decbyzpg(ENV, POLICY, **common(**{**parts, **changes}))
+
+
+def run(algorithm, iterations=8, seed=0):
+    coins = jb.common_coins(jax.random.key(5), 0.3, iterations)
+    assert 1 < int(coins.sum()) < iterations
+    return jax.jit(lambda key: jb.train(algorithm, key, iterations, coins))(jax.random.key(seed))
+
+
+def assert_same(one, two):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        a, b = (jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x for x in (a, b))
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("aggregator", [jb.rfa(), jb.krum(0), jb.mean(), jb.chain(jb.bucketing(2), jb.rfa())])
+def test_one_agent_is_page_pg_to_the_bit(aggregator):
+    alone = run(robust(agents=1, byzantine=0, aggregator=aggregator, agreement=jb.Agreement(jb.mda(0), 3)))
+    page = run(jb.page_pg(ENV, POLICY, **common(agents=7, byzantine=2)))
+    np.testing.assert_array_equal(alone.run.state.parameters, page.run.state.parameters)
+    np.testing.assert_array_equal(alone.metrics.returns, page.metrics.returns)
+
+
+def test_mean_without_agreement_is_dec_page_pg_to_the_bit():
+    attack = jb.large_noise()
+    ours = run(robust(aggregator=jb.mean(), agreement=None, attack=attack))
+    assert_same(ours, run(jb.dec_page_pg(ENV, POLICY, **common(attack=attack))))
+
+
+def test_central_mean_is_fed_page_pg_to_the_bit():
+    attack = jb.avg_zero()
+    ours = run(jb.byzpg(ENV, POLICY, **common(attack=attack, aggregator=jb.mean())))
+    assert_same(ours, run(jb.fed_page_pg(ENV, POLICY, **common(attack=attack))))
+
+
+def test_same_seed_same_bits_and_other_seed_other_bits():
+    algorithm = robust(attack=jb.large_noise())
+    one = run(algorithm)
+    assert_same(one, run(algorithm))
+    assert np.abs(np.asarray(one.metrics.returns - run(algorithm, seed=1).metrics.returns)).max() > 0
+
+
+def test_a_sweep_is_the_runs_it_is_made_of():
+    """vmap over seeds folds lanes into one loop; every run must come out as if alone."""
+    algorithm = robust(attack=jb.avg_zero())
+    coins = jb.common_coins(jax.random.key(5), 0.3, 5)
+    keys = jax.random.split(jax.random.key(0), 3)
+    sweep = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, 5, coins)))(keys)
+    alone = jax.jit(lambda key: jb.train(algorithm, key, 5, coins))
+    for i in range(3):
+        one = alone(keys[i])
+        np.testing.assert_allclose(sweep.run.state.parameters[i], one.run.state.parameters, atol=1e-5)
+        np.testing.assert_allclose(sweep.metrics.returns[i], one.metrics.returns, rtol=1e-6)
+
+
+def test_own_coins_under_vmap():
+    """Without shared coins every seed follows its own θ_0's coins."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    algorithm = robust()
+    sweep = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, 12)))(keys)
+    coins = np.asarray(sweep.metrics.coin)
+    assert coins[:, 0].all() and len(np.unique(coins, axis=0)) > 1
+    alone = jax.jit(lambda key: jb.train(algorithm, key, 12))(keys[1])
+    np.testing.assert_array_equal(alone.metrics.coin, coins[1])
+    np.testing.assert_allclose(sweep.run.state.parameters[1], alone.run.state.parameters, atol=1e-5)
+
+
+@pytest.mark.parametrize("attack", [jb.random_action(), jb.large_noise(), jb.avg_zero(), jb.no_attack()])
+def test_one_program_for_all_coins_seeds_and_byzantine_sets(attack):
+    algorithm = robust(attack=attack, schedule=jb.schedules.schedules["random"].factory(5, 1))
+    step = jax.jit(chex.assert_max_traces(algorithm.step, n=1))
+    seen = set()
+    for seed in range(2):
+        state = algorithm.init(jax.random.key(seed))
+        for coin in (True, False, False, True):
+            state, metrics = step(state, jnp.bool_(coin))
+            seen.add(int(np.argmax(metrics.byzantine)))
+    assert len(seen) > 1
+    text = step.lower(state, jnp.bool_(True)).compile().as_text()
+    assert "callback" not in text and "infeed" not in text and "outfeed" not in text
+
+
+def test_a_shared_coin_stays_a_branch_under_vmap():
+    """The program of a sweep holds a conditional, not a select between both batches."""
+    algorithm = robust()
+    keys = jax.random.split(jax.random.key(0), 3)
+    states = jax.vmap(algorithm.init)(keys)
+    shared = jax.make_jaxpr(jax.vmap(algorithm.step, in_axes=(0, None)))(states, jnp.bool_(True))
+    own = jax.make_jaxpr(jax.vmap(algorithm.step, in_axes=(0, 0)))(states, jnp.ones(3, bool))
+    assert "cond[" in str(shared)
+    assert str(own).count("cond[") < str(shared).count("cond[")
+
+
+def test_small_batch_uses_the_previous_parameters_and_estimate():
+    """After one large step, a small step at B trajectories reproduces ṽ computed by hand from the state."""
+    from jaxbyz.page import sampler
+
+    algorithm = robust(agents=1, byzantine=0, aggregator=jb.mean(), agreement=None)
+    state = algorithm.init(jax.random.key(3))
+    first, _ = algorithm.step(state, jnp.bool_(True))
+    np.testing.assert_array_equal(first.previous, state.parameters)
+    second, _ = algorithm.step(first, jnp.bool_(False))
+    keys = jax.random.split(jax.random.fold_in(first.key, first.step), 4)[:1]
+    expected = sampler(ENV, POLICY, PAGE, None)(
+        jnp.bool_(False), first.parameters, first.previous, first.memory, keys, jnp.zeros(1, bool)
+    )
+    np.testing.assert_allclose(second.memory, expected.estimate, rtol=1e-5, atol=1e-5)
+
+
+def test_realized_equals_aggregated_under_plain_ascent_without_agreement():
+    """(θ_t − θ_{t−1})/η is v_{t−1} when θ_t = θ_{t−1} + η v_{t−1}."""
+    page = PAGE._replace(eta=1e-3)
+    plain = {"optimizer": optax.sgd(1e-3), "aggregator": jb.mean(), "agreement": None}
+    kept = run(robust(**plain, page=page._replace(previous="aggregated")))
+    realized = run(robust(**plain, page=page._replace(previous="realized")))
+    np.testing.assert_allclose(kept.run.state.parameters, realized.run.state.parameters, rtol=1e-3, atol=1e-4)
+
+
+def test_agreement_brings_honest_agents_together_under_equivocation():
+    apart = run(robust(attack=jb.large_noise(), agreement=None)).metrics.diameter
+    together = run(robust(attack=jb.large_noise(), agreement=jb.Agreement(jb.mda(1), 6))).metrics.diameter
+    assert float(apart[-1]) > 1e-2
+    assert float(together[-1]) < 2**-6 * float(apart[-1])
+
+
+def test_byzantine_state_is_never_altered():
+    """Everybody, Byzantine or not, ends every iteration with parameters the protocol gave: finite and together."""
+    out = run(robust(attack=jb.large_noise(scale=1e6), agreement=jb.Agreement(jb.mda(1), 6)))
+    parameters = np.asarray(out.run.state.parameters)
+    assert np.abs(parameters - parameters[0]).max() < 1e-4
+    assert np.abs(parameters).max() < 10
+
+
+def test_server_samples_alone_when_the_coin_is_zero():
+    algorithm = jb.byzpg(ENV, POLICY, **common(aggregator=jb.rfa(), attack=jb.large_noise(scale=1e4)))
+    out = run(algorithm)
+    coins, shares = np.asarray(out.metrics.coin), np.asarray(out.metrics.shares)
+    assert np.all(shares[coins == 0] == 0) and np.allclose(shares[coins == 1].sum(axis=1), 1, atol=1e-5)
+    assert out.run.state.parameters.shape == (1, POLICY.size)
+    K, D = 5, POLICY.size
+    np.testing.assert_allclose(out.metrics.bytes_sent, np.where(coins, 2, 1) * K * D * 4)
+
+
+def test_metrics_count_what_was_sent_and_sampled():
+    out = run(robust(attack=jb.avg_zero()))
+    coins = np.asarray(out.metrics.coin)
+    np.testing.assert_array_equal(out.metrics.trajectories, np.where(coins, PAGE.N, PAGE.B))
+    np.testing.assert_allclose(out.metrics.bytes_sent, (1 + 3) * 5 * 5 * POLICY.size * 4)
+    assert np.all(np.asarray(out.metrics.byzantine).sum(axis=1) == 1)
+    assert np.all(np.asarray(out.metrics.ess)[coins == 1] == 1)
+    assert 0 <= float(out.metrics.byzantine_weight.max()) < 0.2
+    mean = run(jb.dec_page_pg(ENV, POLICY, **common(attack=jb.avg_zero())))
+    np.testing.assert_allclose(mean.metrics.byzantine_weight, 0.2, rtol=1e-5)
+    np.testing.assert_allclose(mean.metrics.gradient_norm, 0.0, atol=1e-3)
+
+
+def test_a_users_own_rule_attack_and_environment():
+    def middle(messages):
+        return jnp.sort(messages, axis=0)[messages.shape[0] // 2]
+
+    def loud(key, messages, mask):
+        return 100.0 * jax.random.normal(key, messages.shape)
+
+    from jaxbyz.attacks import from_function as attack_from
+
+    algorithm = robust(aggregator=from_function(middle), attack=attack_from(loud))
+    out = run(algorithm)
+    assert np.isfinite(np.asarray(out.metrics.returns)).all()
+    assert np.isnan(np.asarray(out.metrics.byzantine_weight)).all()  # nothing is known of a plain function's shares
+    with pytest.raises(ValueError, match="must return one vector"):
+        jb.aggregate(lambda messages: messages, jax.random.key(0), jnp.ones((3, 2)))
+
+
+def test_outputs_are_last_sampled_and_best():
+    algorithm = robust()
+    coins = jb.common_coins(jax.random.key(5), 0.3, 6)
+    out = jax.jit(lambda key: jb.train(algorithm, key, 6, coins))(jax.random.key(0))
+    state, trail, returns = algorithm.init(jax.random.key(0)), [], []
+    for coin in coins:
+        trail.append(np.asarray(state.parameters))
+        state, metrics = jax.jit(algorithm.step)(state, coin)
+        returns.append(float(metrics.returns))
+    np.testing.assert_allclose(out.run.outputs.best, trail[int(np.argmax(returns))], atol=1e-5)
+    assert any(np.allclose(out.run.outputs.sampled, parameters, atol=1e-5) for parameters in trail)

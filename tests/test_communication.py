@@ -1,0 +1,103 @@
+"""Exchange: one computation for all where messages are alike, each receiver its own where they are not."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxbyz as jb
+from jaxbyz import communication
+from jaxbyz.agreements import diameter, run_agreement, theorem_rounds
+from jaxbyz.communication import exchange
+
+K, D, F = 9, 6, 2
+KEY = jax.random.key(0)
+MESSAGES = jax.random.normal(KEY, (K, D))
+MASK = jnp.arange(K) >= K - F
+
+
+def test_computing_once_equals_computing_for_everyone():
+    attack = jb.avg_zero()
+    once = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, attack.gradients, equivocates=False)
+    each = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, attack.gradients, equivocates=True)
+    np.testing.assert_allclose(once.rows, each.rows, rtol=1e-5, atol=1e-6)
+    assert np.ptp(np.asarray(once.rows), axis=0).max() == 0
+
+
+def test_equivocation_gives_receivers_different_aggregates():
+    out = exchange(KEY, jb.mean(), (), MESSAGES, MASK, jb.large_noise().gradients, equivocates=True)
+    assert np.unique(np.asarray(out.rows)[:, 0]).size == K
+
+
+def test_honest_rows_arrive_untouched_and_liars_lie():
+    got = jb.attack("large-noise", KEY, MESSAGES, MASK)
+    assert got.shape == (K, K, D)
+    np.testing.assert_array_equal(got[:, : K - F], np.broadcast_to(MESSAGES[: K - F], (K, K - F, D)))
+    assert np.abs(np.asarray(got[:, K - F :])).mean() > 10
+    assert np.unique(np.asarray(got[:, -1, 0])).size == K  # to each receiver another lie
+    np.testing.assert_allclose(jb.attack("avg-zero", KEY, MESSAGES, MASK).mean(axis=1), 0, atol=1e-6)
+
+
+def test_a_receiver_trusts_its_own_true_vector():
+    """GDA around one's own vector: also a Byzantine agent's state follows the protocol from its true vector."""
+    out = exchange(KEY, jb.monna(F), (), MESSAGES, MASK, jb.large_noise(1e6).parameters, equivocates=True)
+    assert np.abs(np.asarray(out.rows)).max() < 10
+    assert np.all(np.diagonal(np.asarray(out.shares)) > 0)
+
+
+def test_many_receivers_in_turn_equal_all_at_once(monkeypatch):
+    forge = jb.large_noise().gradients
+    together = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, forge, equivocates=True)
+    monkeypatch.setattr(communication, "RECEIVERS_AT_ONCE", 4)
+    in_turn = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, forge, equivocates=True)
+    np.testing.assert_allclose(together.rows, in_turn.rows, rtol=1e-5, atol=1e-6)
+
+
+def test_shares_of_a_chain_multiply():
+    rule = jb.chain(jb.bucketing(2), jb.mean())
+    out = exchange(KEY, rule, rule.init(8, D), MESSAGES[:8], MASK[:8], None, equivocates=False)
+    np.testing.assert_allclose(out.shares, 1 / 8, rtol=1e-6)
+    np.testing.assert_allclose(out.rows[0], MESSAGES[:8].mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_tolerance_stops_early_and_rounds_are_counted():
+    settings = {"equivocates": True}
+    forge = jb.large_noise().parameters
+    exact = run_agreement(KEY, jb.Agreement(jb.mda(F), 5), MESSAGES, MASK, forge, **settings)
+    assert int(exact.rounds) == 5
+    loose = run_agreement(KEY, jb.Agreement(jb.mda(F), 50, tolerance=0.5), MESSAGES, MASK, forge, **settings)
+    assert 1 <= int(loose.rounds) < 50
+    assert float(diameter(loose.parameters, MASK)) <= 0.5
+    none = run_agreement(KEY, None, MESSAGES, MASK)
+    assert int(none.rounds) == 0
+    np.testing.assert_array_equal(none.parameters, MESSAGES)
+
+
+def test_theorem_rounds():
+    assert theorem_rounds(50, 13, 0.2) == 14  # log2(50·13/0.04) = 13.99
+    assert theorem_rounds(1, 1, 1.0) == 1
+
+
+@pytest.mark.parametrize("name", ["fixed", "rotating", "random"])
+def test_schedules_mark_f_agents_every_iteration(name):
+    schedule = jb.schedules[name].factory(7, 2)
+    masks = np.stack([np.asarray(schedule(jax.random.fold_in(KEY, t), jnp.int32(t))) for t in range(14)])
+    assert np.all(masks.sum(axis=1) == 2)
+    changes = np.any(masks[1:] != masks[:-1], axis=1)
+    assert not changes.any() if name == "fixed" else changes.sum() > 8
+    assert masks.any(axis=0).all() == (name != "fixed")
+
+
+def test_one_call_forms_refuse_bad_input():
+    with pytest.raises(jb.UsageError, match=r"must be \[K, D\]"):
+        jb.aggregate("mean", KEY, jnp.ones(3))
+    with pytest.raises(jb.UsageError, match="byzantine=3 of 3"):
+        jb.aggregate("mean", KEY, jnp.ones((3, 2)), byzantine=3)
+    with pytest.raises(jb.UsageError, match="did you mean 'krum'"):
+        jb.aggregate("krumm", KEY, jnp.ones((3, 2)))
+    with pytest.raises(jb.UsageError, match="unknown option 'round'"):
+        jb.aggregate("rfa:round=3", KEY, jnp.ones((3, 2)))
+    with pytest.raises(jb.UsageError, match=r"mask has shape"):
+        jb.attack("avg-zero", KEY, jnp.ones((3, 2)), jnp.ones(2, bool))

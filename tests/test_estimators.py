@@ -1,0 +1,185 @@
+"""Estimators: unbiased on an MDP solved exactly, equal to a float64 NumPy version on the same trajectories."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tabular
+
+from jaxbyz import make_environment, mlp_policy
+from jaxbyz.estimators import BASELINES, ESTIMATORS, Estimator, estimate, importance_weights
+from jaxbyz.page import Page, sampler
+from jaxbyz.registry import UsageError
+from jaxbyz.rollout import collect
+
+AGENTS, BATCH = 600, 40  # independent estimates, each of a batch
+
+
+@pytest.fixture(scope="module")
+def batches():
+    """One policy θ, AGENTS batches of episodes under it, and another policy θ' near it."""
+    policy = tabular.policy()
+    theta = policy.init(jax.random.key(1))
+    other = theta + 0.25 * jax.random.normal(jax.random.key(2), theta.shape)
+    keys = jax.random.split(jax.random.key(3), AGENTS)
+    run = jax.jit(lambda p, k: collect(tabular.environment(), policy, p, k, BATCH, tabular.HORIZON))
+    return policy, theta, other, run(jnp.tile(theta, (AGENTS, 1)), keys)
+
+
+def z_scores(estimates: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    estimates = np.asarray(estimates, np.float64)
+    error = estimates.std(0, ddof=1) / np.sqrt(len(estimates))
+    return (estimates.mean(0) - exact) / error
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_unbiased_against_exact_gradient(batches, kind, baseline):
+    policy, theta, _, episodes = batches
+    estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7)
+    estimates = jax.jit(lambda e: estimate(estimator, policy, jnp.tile(theta, (AGENTS, 1)), e))(episodes)
+    z = z_scores(estimates, tabular.exact_gradient(theta))
+    assert np.abs(z).max() < 4.5, z
+
+
+def test_leave_one_out_lowers_the_variance(batches):
+    policy, theta, _, episodes = batches
+    spread = {}
+    for baseline in ("none", "leave-one-out"):
+        estimator = Estimator("gpomdp", tabular.GAMMA, tabular.HORIZON, baseline)
+        spread[baseline] = np.var(estimate(estimator, policy, jnp.tile(theta, (AGENTS, 1)), episodes), axis=0).sum()
+    assert spread["leave-one-out"] < 0.9 * spread["none"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"), [("gpomdp", "trajectory"), ("gpomdp", "per-decision"), ("reinforce", "trajectory")]
+)
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_importance_weighted_estimate_is_unbiased_for_the_other_policy(batches, kind, weights, baseline):
+    policy, _, other, episodes = batches
+    estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7, weights)
+    previous = jnp.tile(other, (AGENTS, 1))
+
+    @jax.jit
+    def weighted(episodes):
+        omega = importance_weights(estimator, policy, previous, episodes)
+        return estimate(estimator, policy, previous, episodes, omega.values), omega
+
+    estimates, omega = weighted(episodes)
+    z = z_scores(estimates, tabular.exact_gradient(other))
+    assert np.abs(z).max() < 4.5, z
+    assert np.all(np.asarray(omega.ess) <= 1 + 1e-6) and np.all(np.asarray(omega.ess) > 0.2)
+    assert np.all(np.asarray(omega.largest) > 1)
+
+
+def test_weights_of_equal_policies_are_one(batches):
+    policy, theta, _, episodes = batches
+    omega = importance_weights(Estimator(), policy, jnp.tile(theta, (AGENTS, 1)), episodes)
+    np.testing.assert_allclose(omega.values, 1.0, rtol=1e-5)
+    np.testing.assert_allclose(omega.ess, 1.0, rtol=1e-5)
+
+
+def test_clip_cuts_weights_but_reports_the_largest(batches):
+    policy, _, other, episodes = batches
+    omega = importance_weights(Estimator(clip=1.0), policy, jnp.tile(other, (AGENTS, 1)), episodes)
+    assert float(omega.values.max()) == 1.0
+    assert float(omega.largest.max()) > 1.5
+
+
+# --- the small-batch step against NumPy -------------------------------------------------------------------------------
+
+
+def numpy_log_probs(theta: np.ndarray, observations: np.ndarray, unravel) -> np.ndarray:
+    """log π(· | s) [steps, actions] of the tanh network in float64; layers found by shape, [out, in]."""
+    tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), unravel(theta))["params"]
+    x = observations.astype(np.float64).T
+    for layer in ("Layer_0", "Layer_1", "Layer_2"):
+        x = np.tanh(tree[layer]["kernel"] @ x + tree[layer]["bias"][:, None])
+    return (x - np.log(np.exp(x).sum(0))).T
+
+
+class Unraveller:
+    """The flax tree from a float64 vector, without going through float32."""
+
+    def __init__(self, policy):
+        leaves, self.structure = jax.tree.flatten(policy.unravel(jnp.zeros(policy.size)))
+        self.shapes = [leaf.shape for leaf in leaves]
+
+    def __call__(self, theta):
+        parts, start = [], 0
+        for shape in self.shapes:
+            size = int(np.prod(shape))
+            parts.append(np.asarray(theta[start : start + size]).reshape(shape))
+            start += size
+        return jax.tree.unflatten(self.structure, parts)
+
+
+def numpy_gpomdp(theta, episodes, gamma, unravel, weight=lambda log_ratio: 1.0, behaviour=None):
+    """(1/M) Σ_i ω_i Σ_h (Σ_{t≤h} ∇ log π(a_t|s_t)) γ^h r_h, the double sum as printed, ∇ by central differences."""
+
+    def surrogate(theta, omegas):
+        total = 0.0
+        for (observations, actions, rewards), omega in zip(episodes, omegas, strict=True):
+            logs = numpy_log_probs(theta, observations, unravel)[np.arange(len(actions)), actions]
+            total += omega * sum(gamma**h * rewards[h] * logs[: h + 1].sum() for h in range(len(rewards)))
+        return total / len(episodes)
+
+    omegas = []
+    for observations, actions, _ in episodes:
+        steps = np.arange(len(actions))
+        new = numpy_log_probs(theta, observations, unravel)[steps, actions].sum()
+        old = new if behaviour is None else numpy_log_probs(behaviour, observations, unravel)[steps, actions].sum()
+        omegas.append(np.exp(new - old))
+    gradient = np.zeros(len(theta))
+    for i in range(len(theta)):
+        step = np.zeros(len(theta))
+        step[i] = 1e-5
+        gradient[i] = (surrogate(theta + step, omegas) - surrogate(theta - step, omegas)) / 2e-5
+    return gradient
+
+
+def test_small_batch_step_equals_numpy_on_the_same_trajectories():
+    """ṽ = (1/B) Σ g(τ|θ_t) + v_{t−1} − (1/B) Σ ω g(τ|θ_{t−1}), Algorithm 2 line 6."""
+    B, horizon, gamma = 3, 40, 0.97
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment, (5, 4))
+    theta = policy.init(jax.random.key(0))[None]
+    previous = theta + 0.05 * jax.random.normal(jax.random.key(1), theta.shape)
+    memory = jax.random.normal(jax.random.key(2), theta.shape)
+    keys, mask = jax.random.split(jax.random.key(3), 1), jnp.zeros((1,), bool)
+    page = Page(N=10, B=B, estimator=Estimator(gamma=gamma, horizon=horizon))
+    sample = sampler(environment, policy, page, None)
+    ours = jax.jit(sample)(jnp.bool_(False), theta, previous, memory, keys, mask)
+
+    record = collect(environment, policy, theta, keys, B, horizon)
+    C = record.rewards.shape[2]
+    observations = np.asarray(record.observations)[:, 0].reshape(-1, 4, C, B).transpose(0, 2, 3, 1).reshape(-1, B, 4)
+    actions = np.asarray(record.actions)[:, 0].reshape(-1, B)
+    rewards = np.asarray(record.rewards)[:, 0].reshape(-1, B)
+    lengths = np.asarray(record.lengths)[0]
+    assert lengths.min() >= 8 and lengths.min() < lengths.max()
+    episodes = [(observations[:n, i], actions[:n, i], rewards[:n, i]) for i, n in enumerate(lengths)]
+
+    unravel = Unraveller(policy)
+    now, before = np.asarray(theta[0], np.float64), np.asarray(previous[0], np.float64)
+    expected = (
+        numpy_gpomdp(now, episodes, gamma, unravel)
+        + np.asarray(memory[0], np.float64)
+        - numpy_gpomdp(before, episodes, gamma, unravel, behaviour=now)
+    )
+    np.testing.assert_allclose(ours.estimate[0], expected, rtol=2e-4, atol=2e-3)
+    large = jax.jit(sample)(jnp.bool_(True), theta, previous, memory, keys, mask)
+    assert float(jnp.abs(large.estimate - ours.estimate).max()) > 0.1
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(UsageError, match="baseline='mean'"):
+        Estimator(baseline="mean").check()
+    with pytest.raises(UsageError, match="per-decision with estimator=reinforce"):
+        Estimator("reinforce", weights="per-decision").check()
+    with pytest.raises(UsageError, match="B=5 exceeds N=4"):
+        Page(N=4, B=5).check()
+    with pytest.raises(UsageError, match="realized"):
+        Page(previous="realized").check()

@@ -1,0 +1,166 @@
+"""Rollouts: ends, masks, chunks, interference, and agreement with the plain program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tabular
+
+from jaxbyz import make_environment, mlp_policy
+from jaxbyz.environments import ActionSpace, Environment, Step
+from jaxbyz.estimators import Estimator, estimate
+from jaxbyz.rollout import CHUNK, Episodes, collect
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+
+def counter(end: int, limit: int) -> Environment:
+    """Terminates naturally after `end` steps, is truncated after `limit`; rewards count up from one."""
+
+    def reset(key):
+        return jnp.zeros(1), jnp.int32(0)
+
+    def step(key, t, action):
+        t = t + 1
+        return Step(t[None].astype(jnp.float32), t, t.astype(jnp.float32), t >= end, t >= limit)
+
+    return Environment("counter", 1, ActionSpace(True, 2), reset, step, limit)
+
+
+@pytest.mark.parametrize(
+    ("end", "limit", "horizon", "length", "terminated"),
+    [(3, 10, 8, 3, True), (9, 4, 8, 4, False), (9, 10, 8, 8, False), (8, 10, 8, 8, True), (40, 99, 37, 37, False)],
+)
+def test_episode_ends_where_it_should(end, limit, horizon, length, terminated):
+    environment = counter(end, limit)
+    policy = mlp_policy(environment, (3,))
+    parameters = jax.vmap(policy.init)(jax.random.split(jax.random.key(0), 2))
+    episodes = collect(environment, policy, parameters, jax.random.split(jax.random.key(1), 2), 3, horizon)
+    assert np.all(np.asarray(episodes.lengths) == length)
+    assert np.all(np.asarray(episodes.terminated) == terminated)
+    np.testing.assert_allclose(episodes.returns, length * (length + 1) / 2)
+    size = min(CHUNK, horizon)
+    assert int(episodes.chunks) == -(-length // size)
+    dead = ~np.asarray(episodes.alive)
+    assert np.all(np.asarray(episodes.rewards)[dead] == 0) and np.all(np.asarray(episodes.log_probs)[dead] == 0)
+
+
+def test_same_keys_same_bits_and_agents_do_not_see_each_other():
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment)
+    parameters = jax.vmap(policy.init)(jax.random.split(jax.random.key(0), 3))
+    keys = jax.random.split(jax.random.key(1), 3)
+    run = jax.jit(lambda p, k: collect(environment, policy, p, k, 4, 100))
+    one, two = run(parameters, keys), run(parameters, keys)
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(run(parameters[:1], keys[:1]).returns, one.returns[:1])
+    assert len(np.unique(np.asarray(one.lengths))) > 3
+
+
+def test_uniform_interference_touches_masked_agents_only():
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment)
+    from jaxbyz import Interference
+
+    parameters = jnp.tile(policy.init(jax.random.key(0)), (2, 1))
+    keys = jnp.stack([jax.random.key(1)] * 2)
+    always_right = Interference(act=lambda u, action: jnp.ones_like(action))
+    episodes = collect(environment, policy, parameters, keys, 5, 60, always_right, jnp.array([False, True]))
+    alive, actions = np.asarray(episodes.alive), np.asarray(episodes.actions).reshape(episodes.alive.shape)
+    assert np.all(actions[:, 1][alive[:, 1]] == 1)
+    assert 0 < actions[:, 0][alive[:, 0]].mean() < 1
+    clean = collect(environment, policy, parameters, keys, 5, 60)
+    np.testing.assert_array_equal(clean.lengths[0], episodes.lengths[0])
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
+def test_continuous_actions_and_their_log_probabilities(name):
+    environment = make_environment(name)
+    policy = mlp_policy(environment, (8,))
+    theta = policy.init(jax.random.key(0))[None]
+    episodes = collect(environment, policy, theta, jax.random.split(jax.random.key(1), 1), 4, 20)
+    assert np.all(np.asarray(episodes.lengths) == 20)
+    C = episodes.rewards.shape[2]
+    distribution = policy.apply(policy.unravel(theta[0]), episodes.observations[0, 0])
+    mean, log_std = np.asarray(distribution, np.float64)
+    action = np.asarray(episodes.actions[0, 0, 0], np.float64)
+    expected = -0.5 * ((action - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(np.asarray(episodes.log_probs[0, 0]).reshape(C * 4), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_uniform_actions_cover_the_space():
+    u = jax.random.uniform(jax.random.key(0), (4000, 1))
+    discrete = ActionSpace(True, 4).uniform_action(u, jnp.zeros(4000, jnp.int32))
+    counts = np.bincount(np.asarray(discrete), minlength=4)
+    assert counts.min() > 850 and len(counts) == 4
+    box = ActionSpace(False, 1, (1,), jnp.array([-2.0]), jnp.array([2.0])).uniform_action(u, jnp.zeros((4000, 1)))
+    assert -2 <= float(box.min()) < -1.95 and 1.95 < float(box.max()) <= 2
+
+
+def test_estimate_equals_the_plain_program_on_the_same_episodes():
+    """Another layout, no chunks, flax's own layers: the same numbers to 1e-5 of their size."""
+    import plain
+
+    A, M, horizon = 2, 6, 75
+    program = plain.make(horizon=horizon)
+    trees = jax.vmap(program["init"])(jax.random.split(jax.random.key(0), A))
+    keys = jax.vmap(lambda k: jax.random.split(k, M))(jax.random.split(jax.random.key(1), A))
+    with jax.numpy_rank_promotion("allow"):
+        episode = jax.vmap(jax.vmap(program["rollout"], (None, 0)), (0, 0))(trees, keys)
+        expected = jax.vmap(program["estimate"])(trees, episode)
+
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment)
+    ours = jax.tree.map(lambda leaf: leaf, policy.unravel(jnp.zeros(policy.size)))
+    for i in range(3):
+        ours["params"][f"Layer_{i}"] = {
+            "kernel": jnp.swapaxes(trees["params"][f"Dense_{i}"]["kernel"], 1, 2),
+            "bias": trees["params"][f"Dense_{i}"]["bias"],
+        }
+    parameters = jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(ours)
+    observations, actions, rewards, alive = (np.asarray(x) for x in episode)  # [A, M, T, …]
+    C = min(CHUNK, horizon)
+    n = -(-horizon // C)
+
+    def chunks(x):  # [A, M, T] -> [n, A, C, M]
+        x = np.pad(x, [(0, 0), (0, 0), (0, n * C - horizon)])
+        return jnp.asarray(x.reshape(A, M, n, C).transpose(2, 0, 3, 1))
+
+    alive_chunks = chunks(alive) > 0
+    stacked = np.stack([chunks(observations[..., o]) for o in range(4)], axis=2)  # [n, A, O, C, M]
+    record = Episodes(
+        jnp.asarray(stacked.reshape(n, A, 4, C * M)) * alive_chunks.reshape(n, A, 1, C * M),
+        chunks(actions).reshape(n, A, C * M),
+        jnp.zeros((n, A, C, M)),
+        chunks(rewards),
+        alive_chunks,
+        jnp.zeros((A, M), bool),
+        jnp.int32(n),
+    )
+    got = estimate(Estimator(gamma=0.999, horizon=horizon), policy, parameters, record)
+    tree = jax.vmap(policy.unravel)(got)["params"]
+    for i in range(3):
+        want = expected["params"][f"Dense_{i}"]
+        scale = float(jnp.abs(want["kernel"]).max())
+        np.testing.assert_allclose(
+            tree[f"Layer_{i}"]["kernel"], jnp.swapaxes(want["kernel"], 1, 2), atol=1e-5 * max(scale, 1)
+        )
+        np.testing.assert_allclose(tree[f"Layer_{i}"]["bias"], want["bias"], atol=1e-5 * max(scale, 1))
+
+
+def test_tabular_environment_is_what_the_exact_values_describe():
+    """The oracle of the estimator tests: simulated mean return equals the exact J."""
+    policy = tabular.policy()
+    theta = policy.init(jax.random.key(1))
+    run = jax.jit(lambda p, k: collect(tabular.environment(), policy, p, k, 20_000, tabular.HORIZON))
+    episodes = run(theta[None], jax.random.split(jax.random.key(9), 1))
+    powers = tabular.GAMMA ** np.arange(tabular.HORIZON)
+    returns = np.einsum("cm,c->m", np.asarray(episodes.rewards)[0, 0], powers)
+    error = returns.std() / np.sqrt(len(returns))
+    assert abs(returns.mean() - tabular.exact_return(np.asarray(theta))) < 4.5 * error
