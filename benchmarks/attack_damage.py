@@ -27,7 +27,7 @@ from jaxbyz.certify.names import AGREEMENT, every_rule, named_rule
 from jaxbyz.communication import received
 from jaxbyz.rules import Receiver
 
-K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 8
+K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 128
 FOUND = "gradient-found"
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 

@@ -26,6 +26,7 @@ from jaxbyz.attacks.statistical import DIRECTIONS, alie_z, furthest_by_max, furt
 
 OBJECTIVES = ("distance", "inner", "diameter")
 FAR = 1e4  # how far the ascent may carry a lie, in honest spreads; starts may lie farther
+JUDGES = 64  # fresh keys on which the finalists meet when the rule draws random numbers
 Damage = Callable[[Float[Array, "G K D"]], Float[Array, ""]]
 
 
@@ -61,8 +62,9 @@ def gradient_found(
     `steps` steps: along the normalised gradient, along gradient plus noise, or in or out along the ray from μ, in
     turn. A step is taken only if it does more damage, and its length adapts; so rules that select (Krum, MDA), whose
     gradient lives on the selected rows only, are searched up to the edge where the selection changes. Every start is
-    a candidate for the answer, hence damage is never below that of the best start. `reach=None` leaves the starts
-    where they are; against a rule without a bound, such as the mean, the answer is then as large as numbers go.
+    a candidate for the answer, hence damage is never below that of the best start; for a rule that draws random
+    numbers that holds on average, as the adversary has only keys of its own. `reach=None` leaves the starts where they
+    are; against a rule without a bound, such as the mean, the answer is then as large as numbers go.
 
     Cost: about 80 + K + restarts·steps applications of the rule, one backward pass each in the climb.
     """
@@ -90,10 +92,12 @@ def gradient_found(
 def _found(
     key: PRNGKeyArray, view: View, receiver: Array, goal: str, steps: int, restarts: int, reach: float | None
 ) -> Float[Array, "K D"]:
-    key_damage, key_climb = jax.random.split(jax.random.fold_in(key, 1))
+    key_damage, key_climb, key_judge = jax.random.split(jax.random.fold_in(key, 1), 3)
     mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
     ends = farthest_pair(view)
-    damage = damage_of(key_damage, view, goal, ends)
+    damage = damage_of(key_damage, view, goal, ends, 2 * SAMPLES)
+    random = view.random and view.trial is not None
+    judge = damage_of(key_judge, view, goal, ends, JUDGES) if random else None
     families = [(rows - mean[None, None]) / spread for rows in starts(key, view, huge=reach is None)]
     if goal == "diameter":  # one half is told the lie, the other its mirror image
         families = [jnp.stack([rows, -rows], axis=1) for rows in families]
@@ -102,7 +106,7 @@ def _found(
     limit = FAR if reach is None else reach
     if reach is not None:
         families = [project(rows, reach) for rows in families]
-    lies = climb(key_climb, damage, families, view.mask, steps, restarts, limit)
+    lies = climb(key_climb, damage, families, view.mask, steps, restarts, limit, judge)
     if goal != "diameter":
         return mean[None] + spread * lies[0]
     own = view.messages[receiver]
@@ -128,7 +132,7 @@ def farthest_pair(view: View) -> Int[Array, " 2"]:
     return jnp.where(jnp.max(squares) > 0, jnp.stack([pair // K, pair % K]), first)
 
 
-def damage_of(key: PRNGKeyArray, view: View, goal: str, ends: Int[Array, " 2"]) -> Damage:
+def damage_of(key: PRNGKeyArray, view: View, goal: str, ends: Int[Array, " 2"], samples: int) -> Damage:
     """lies [G, K, D] (honest spreads from μ) -> damage [] in honest spreads; infinite if the answer is not finite."""
     mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
     norm = jnp.linalg.norm(mean)
@@ -147,7 +151,7 @@ def damage_of(key: PRNGKeyArray, view: View, goal: str, ends: Int[Array, " 2"]) 
 
     if not (view.random and view.trial is not None):
         return lambda lies: one(key, lies)
-    keys = jax.random.split(key, SAMPLES)
+    keys = jax.random.split(key, samples)
     return lambda lies: jnp.mean(jax.vmap(one, (0, None))(keys, lies))
 
 
@@ -205,8 +209,13 @@ def climb(
     steps: int,
     restarts: int,
     limit: float,
+    judge: Damage | None = None,
 ) -> Float[Array, "G K D"]:
-    """[G, K, D] the most damaging lies found from the best start of each family, never below the best of all starts."""
+    """[G, K, D] the most damaging lies found from the best start of each family, never below the best of all starts.
+
+    With a judge, climbers and starts are compared by it in the end: damage averaged over a few draws of a random rule
+    is easily raised by luck.
+    """
     pool = jnp.concatenate(families)
     values = jax.vmap(damage)(pool)
     begin, best = 0, []
@@ -255,6 +264,9 @@ def climb(
     G, K, D = pool.shape[1:]
     draws = jax.random.normal(key, (restarts, steps, G, K + D), pool.dtype)
     done = jax.vmap(run)(draws, pool[chosen], values[chosen])
+    if judge is not None:
+        finalists = jnp.concatenate([done.lies, pool[winners]])
+        return finalists[jnp.argmax(jax.lax.map(judge, finalists))]
     top = jnp.argmax(done.value)
     # the start itself where nothing was gained: its numbers are then exactly the fixed attack's
     return jnp.where(done.value[top] > values[chosen[0]], done.lies[top], pool[chosen[0]])
