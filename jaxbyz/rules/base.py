@@ -175,9 +175,18 @@ def largest_square(dtype: Any) -> Any:
     return jnp.finfo(dtype).max / 2.0**20
 
 
+@jax.custom_jvp
 def squared_norms(vectors: Float[Array, "n D"]) -> Float[Array, " n"]:
-    """‖x_i‖² of each row; not finite where an entry is not finite or the square overflows."""
+    """‖x_i‖² of each row; not finite, and without a derivative, where an entry is not finite or squares overflow."""
     return jnp.sum(vectors * vectors, axis=1)
+
+
+@squared_norms.defjvp
+def _squared_norms_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (vectors,), (d_vectors,) = primals, tangents
+    squares = squared_norms(vectors)
+    ok = squares <= largest_square(vectors.dtype)
+    return squares, 2.0 * jnp.sum(jnp.where(ok[:, None], vectors, 0.0) * d_vectors, axis=1)
 
 
 def usable(messages: Float[Array, "n D"]) -> Array:

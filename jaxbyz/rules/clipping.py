@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, squared_norms, usable
+from jaxbyz.rules.base import Outcome, Receiver, Rule, State, largest_square, squared_norms, usable
 from jaxbyz.rules.distances import lowest
-from jaxbyz.rules.sorting import computed_once
 
 
 def clip_factors(squares: Float[Array, " n"], radius: float | Array) -> Float[Array, " n"]:
@@ -37,7 +36,7 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
         factors = jnp.ones(n, messages.dtype)
         for _ in range(rounds):
             factors = jnp.where(ok, clip_factors(squared_norms(safe - v[None]), radius), 0.0)
-            v = computed_once(v + mix(factors[None] / n, safe - v[None])[0])
+            v = v + jnp.matmul(factors[None] / n, safe - v[None], precision=jax.lax.Precision.HIGHEST)[0]
         shares = factors / jnp.maximum(jnp.sum(factors), jnp.finfo(factors.dtype).tiny)
         return Outcome(v[None], shares[None], v.astype(jnp.asarray(state).dtype))
 
@@ -54,9 +53,10 @@ def clipping(*, radius: float = 2.0) -> Rule:
         raise ValueError(f"clipping: radius={radius} must be positive")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
-        ok = usable(messages)
-        safe = jnp.where(ok[:, None], messages, 0.0)
-        rows = safe * clip_factors(squared_norms(safe), radius)[:, None]
+        squares = squared_norms(messages)
+        ok = squares <= largest_square(messages.dtype)
+        factors = clip_factors(jnp.where(ok, squares, 0.0), radius)
+        rows = jnp.where(ok[:, None], messages, 0.0) * factors[:, None]
         return Outcome(rows, jnp.eye(messages.shape[0], dtype=messages.dtype), state)
 
     return Rule(apply)
@@ -71,9 +71,9 @@ def arc(byzantine: int = 0) -> Rule:
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
-        ok = usable(messages)
-        safe = jnp.where(ok[:, None], messages, 0.0)
-        squares = squared_norms(safe)
+        squares = squared_norms(messages)
+        ok = squares <= largest_square(messages.dtype)
+        safe, squares = jnp.where(ok[:, None], messages, 0.0), jnp.where(ok, squares, 0.0)
         clipped = min(2 * byzantine * (n - byzantine) // n, n - 1)
         # The longest of those left alone: the largest norm among the n − clipped shortest.
         kept = lowest(jnp.where(ok, squares, jnp.inf), n - clipped) > 0

@@ -1,8 +1,7 @@
 """Rules that treat each coordinate alone: median, trimmed mean, mean around the median.
 
-All average consecutive order statistics. The mean comes out of one sorting network, as one fused loop over D; each
-sender's weight, and with it the derivative, comes from comparisons with the ends of what was kept, not from going back
-through the network.
+All average consecutive order statistics, found by sorting networks that are fused loops over D. Each sender's weight,
+and with it the derivative, comes from comparisons with the ends of what was kept.
 """
 
 from __future__ import annotations
@@ -52,20 +51,20 @@ def middle(drop: int) -> Selection:
 
 
 def around_median(drop: int) -> Selection:
-    """The n − `drop` values nearest to the median."""
+    """The n − `drop` values nearest to the median; those at the same distance share the last places equally."""
 
     def mean(messages: Array) -> Array:
-        n = messages.shape[0]
-        count = n - drop
-        rows = ranked_rows(messages, range(n))
-        median = 0.5 * (rows[(n - 1) // 2] + rows[n // 2])
-        sums = _window_sums(rows, count)
-        best, reach = sums[0], jnp.maximum(median - rows[0], rows[count - 1] - median)
-        for s in range(1, drop + 1):  # they are consecutive: of the drop + 1 windows, the one with the nearest ends
-            ends = jnp.maximum(median - rows[s], rows[s + count - 1] - median)
-            best = jnp.where(ends < reach, sums[s], best)
-            reach = jnp.minimum(ends, reach)
-        return best * (1.0 / count)
+        count = messages.shape[0] - drop
+        median = median_rows(messages)
+        rows = list(messages)  # row by row, so that each step is one loop over D
+        gaps = [jnp.abs(row - median) for row in rows]
+        reach = computed_once(ranked_rows(gaps, range(count - 1, count))[0])
+        inside, at = [gap < reach for gap in gaps], [gap == reach for gap in gaps]
+        places = count - add_rows([mark.astype(reach.dtype) for mark in inside])
+        shared = places / add_rows([mark.astype(reach.dtype) for mark in at])
+        total = add_rows([jnp.where(mark, row, 0.0) for mark, row in zip(inside, rows, strict=True)])
+        ends = add_rows([jnp.where(mark, row, 0.0) for mark, row in zip(at, rows, strict=True)])
+        return (total + ends * shared) * (1.0 / count)
 
     def weights(messages: Array) -> Array:
         count = messages.shape[0] - drop
@@ -83,20 +82,6 @@ def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:
     if marks.shape[0] > NETWORK_LIMIT:
         return jnp.sum(marks, axis=0, keepdims=True, dtype=jnp.float32)
     return add_rows([marks[i : i + 1].astype(jnp.float32) for i in range(marks.shape[0])])
-
-
-def _window_sums(rows: list[Array], size: int) -> list[Array]:
-    """Sums of rows s..s+size−1 for every s. Nothing is subtracted: what all windows share is summed once, and the rest
-    added outwards from it."""
-    last = len(rows) - size
-    if size <= last:  # the windows share nothing
-        return [add_rows(rows[s : s + size]) for s in range(last + 1)]
-    below, above = [jnp.zeros_like(rows[0])], [jnp.zeros_like(rows[0])]
-    for s in range(last):
-        below.insert(0, below[0] + rows[last - 1 - s])  # ranks s..last−1
-        above.append(above[-1] + rows[size + s])  # ranks size..size+s−1
-    core = add_rows(rows[last:size])
-    return [core + low + high for low, high in zip(below, above, strict=True)]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -169,8 +154,7 @@ def trimmed_mean(byzantine: int = 0) -> Rule:
 def meamed(byzantine: int = 0) -> Rule:
     """Mean around the median: per coordinate the mean of the n − f values nearest to the median.
 
-    Xie et al. 2018. Breakdown point 1/2. Cost n·log²n·D: the nearest values are consecutive in order, so f + 1
-    windows are compared by their ends.
+    Xie et al. 2018. Breakdown point 1/2. Cost n·log²n·D.
     """
 
     def select(n: int) -> Selection:

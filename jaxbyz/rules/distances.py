@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbyz.rules.base import largest_square
-from jaxbyz.rules.sorting import add_rows, median_rows, ranked_rows
+from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, median_rows, ranked_rows
 
 
 def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
@@ -17,7 +17,7 @@ def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Ar
     product, so one product serves to find and to exclude such rows. c is near the honest rows whatever the others sent.
     """
     centre = median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages))
-    y = messages - jnp.where(jnp.isfinite(centre), centre, 0.0)[None]
+    y = messages - centre[None]
     gram = _products(y)
     ok = jnp.diagonal(gram) <= largest_square(messages.dtype)  # a comparison with NaN is False
     return jnp.where(ok[:, None] & ok[None, :], gram, 0.0), ok
@@ -81,4 +81,11 @@ def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
 
 def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     """Sum of the `count` least entries of each row of a symmetric matrix (the zero distance to itself is one)."""
-    return add_rows(ranked_rows(jax.lax.stop_gradient(squares), range(count)))
+    squares = jax.lax.stop_gradient(squares)
+    n = squares.shape[0]
+    if n <= 32:
+        return add_rows(ranked_rows(squares, range(count)))
+    if n <= NETWORK_LIMIT:  # by counting: a smaller program than the network
+        kept = lowest(squares, count)
+        return jnp.sum(jnp.where(kept > 0, kept * squares, 0.0), axis=1)
+    return jnp.sum(jnp.sort(squares, axis=1)[:, :count], axis=1)

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxbyz.rules.base import Rule, inverse_norm_above, mix, squared_norms, usable, weighted
+from jaxbyz.rules.base import Rule, inverse_norm_above, largest_square, squared_norms, weighted
 from jaxbyz.rules.distances import centred_gram
-from jaxbyz.rules.sorting import computed_once, median_rows
+from jaxbyz.rules.sorting import median_rows
 
 
 def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start: str = "median") -> Rule:
@@ -44,25 +44,26 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         return w
 
     def by_passes(messages: Array) -> Array:
-        ok = usable(messages)
-        safe = jnp.where(ok[:, None], messages, 0.0)
         if start == "median":
-            first = median_rows(jnp.where(ok[:, None], messages, jnp.inf))
-            first = jnp.where(jnp.isfinite(first), first, 0.0)
+            first = median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages))
         else:
             first = jnp.zeros_like(messages[0])
-        squares = squared_norms(safe - first[None])
+        squares = squared_norms(messages - first[None])
+        ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
+        safe, squares = jnp.where(ok[:, None], messages, 0.0), jnp.where(ok, squares, 0.0)
         share = reweigh(ok, squares, messages.dtype)
         w = share(squares)
         for _ in range(rounds - 1):
-            w = share(squared_norms(safe - computed_once(mix(w[None], safe)[0])[None]))
+            # As a product, so that the mean is made once and not again for every message.
+            z = jnp.matmul(w[None], safe, precision=jax.lax.Precision.HIGHEST)
+            w = share(squared_norms(safe - z))
         return w
 
     def reweigh(ok: Array, squares: Array, dtype: Any) -> Callable[[Array], Array]:
         """Squared distances [n] -> weights [n], with the floor set by the squared distances from the start."""
         if floor is None:
             typical = median_rows(jnp.where(ok, squares, jnp.inf)[:, None])[0]
-            least = nu * jnp.sqrt(jnp.where(jnp.isfinite(typical), typical, 0.0))
+            least = nu * jnp.sqrt(typical)
             least = jnp.maximum(least, jnp.sqrt(jnp.finfo(dtype).tiny) * 1e3)
         else:
             least = jnp.asarray(floor, dtype)

@@ -68,8 +68,7 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
         safe = jnp.where(ok[:, None], messages, 0.0)
         squares = squared_norms(safe)
         fixed = jax.lax.stop_gradient(squares)
-        typical = median_rows(jnp.where(ok, fixed, jnp.inf)[:, None])[0]
-        typical = jnp.where(jnp.isfinite(typical), typical, 0.0)  # M², as the median of squares
+        typical = median_rows(jnp.where(ok, fixed, jnp.inf)[:, None])[0]  # M², as the median of squares
         passes = ok & (fixed >= lower * lower * typical) & (fixed <= upper * upper * typical)
         picked = sampled_coordinates(key, D, max(1, round(fraction * D)))
         seen = jax.lax.stop_gradient(safe if picked is None else safe[:, picked])

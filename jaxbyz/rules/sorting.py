@@ -44,11 +44,11 @@ def comparators(n: int, wanted: tuple[int, ...] | None = None) -> tuple[tuple[in
     return tuple(reversed(kept))
 
 
-def ranked_rows(messages: Float[Array, "n D"], ranks: range) -> list[Float[Array, " D"]]:
+def ranked_rows(messages: Float[Array, "n D"] | list[Float[Array, " D"]], ranks: range) -> list[Float[Array, " D"]]:
     """The coordinate-wise order statistics of the given ranks (0 is the least). Rows must be free of NaN."""
-    n = messages.shape[0]
+    n = len(messages)
     if n > NETWORK_LIMIT:
-        ordered = _staged_sort(messages)
+        ordered = _staged_sort(jnp.stack(messages) if isinstance(messages, list) else messages)
         return [ordered[r] for r in ranks]
     rows = [messages[i] for i in range(n)]
     for i, j in comparators(n, tuple(ranks)):
@@ -62,10 +62,14 @@ def sort_rows(messages: Float[Array, "n D"]) -> Float[Array, "n D"]:
 
 
 def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
-    """Coordinate-wise median; the mean of the two middle values when n is even. Not differentiated."""
+    """Coordinate-wise median; the mean of the two middle values when n is even; zero where that is not finite.
+
+    Not differentiated.
+    """
     n = messages.shape[0]
     middle = ranked_rows(jax.lax.stop_gradient(messages), range((n - 1) // 2, n // 2 + 1))
-    return computed_once(middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1]))
+    median = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
+    return computed_once(jnp.where(jnp.isfinite(median), median, 0.0))
 
 
 def computed_once(row: Float[Array, " D"]) -> Float[Array, " D"]:
@@ -73,7 +77,7 @@ def computed_once(row: Float[Array, " D"]) -> Float[Array, " D"]:
 
     XLA on a CPU would otherwise fuse what makes the row into every loop that uses it, and run a whole network again for
     each of n rows that it is subtracted from; it takes optimization barriers away before it fuses, but never repeats a
-    reduction.
+    reduction. Nothing may come between this and its use, or that would be fused, and repeated, in its place.
     """
     return jnp.max(jnp.stack([row, jnp.full_like(row, -jnp.inf)]), axis=0)
 
