@@ -1,0 +1,196 @@
+"""Speed of the rules against byzfl (NumPy and torch) and byzpy on the same inputs, one after the other in one run.
+
+    python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 50x1000 …] [--out FILE]
+
+PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request, so that for
+each rule and size all programs are timed within seconds of each other, with their threads left at their defaults.
+Each is warmed up and timed until REPEATS calls or BUDGET seconds; raw samples are stored, the least is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+REPEATS, BUDGET = 9, 3.0
+SIZES = ("10x1000", "50x1000", "50x100000", "200x1000", "200x10000", "10x1000000", "50x1000000")
+# byzfl's own exponential searches are timed with as many Byzantines as end in seconds; ours also where they never would.
+EXPONENTIAL = {"mda": 2, "smea": 2}
+
+
+def messages(n: int, D: int) -> np.ndarray:
+    return np.random.default_rng(n + D).standard_normal((n, D)).astype(np.float32)
+
+
+def timed(call, budget: float = BUDGET) -> list[float]:
+    """Seconds of each call after one that is not counted (unless it alone takes the whole budget)."""
+    begin = time.perf_counter()
+    call()
+    first = time.perf_counter() - begin
+    if first > budget:
+        return [first]
+    samples: list[float] = []
+    while len(samples) < REPEATS and sum(samples) < budget:
+        begin = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - begin)
+    return samples
+
+
+def rivals(name: str, n: int, f: int) -> dict:
+    """The same rule elsewhere: program -> messages [n, D] -> callable."""
+    import byzfl
+    import torch
+
+    theirs = {
+        "mean": lambda: byzfl.Average(), "median": lambda: byzfl.Median(),
+        "trimmed-mean": lambda: byzfl.TrMean(f), "rfa": lambda: byzfl.GeometricMedian(nu=0.1, T=3),
+        "krum": lambda: byzfl.Krum(f), "multi-krum": lambda: byzfl.MultiKrum(f), "mda": lambda: byzfl.MDA(f),
+        "centered-clipping": lambda: byzfl.CenteredClipping(), "monna": lambda: byzfl.MoNNA(f),
+        "meamed": lambda: byzfl.Meamed(f), "caf": lambda: byzfl.CAF(f), "smea": lambda: byzfl.SMEA(f),
+        "nnm": lambda: byzfl.NNM(f), "bucketing": lambda: byzfl.Bucketing(2),
+        "clipping": lambda: byzfl.Clipping(2.0), "arc": lambda: byzfl.ARC(f),
+    }  # fmt: skip
+    in_place = name in ("clipping", "arc")  # byzfl's overwrite their input
+    found: dict = {}
+    if name in theirs:
+        rule = theirs[name]()
+        found["byzfl-numpy"] = lambda x: lambda: rule(x.copy() if in_place else x)
+        if name != "centered-clipping":  # fails on a tensor
+            found["byzfl-torch"] = lambda x: (lambda t: lambda: rule(t.clone() if in_place else t))(torch.from_numpy(x))
+    other = _byzpy(name, f)
+    if other is not None:
+        found["byzpy"] = lambda x: (lambda rows: lambda: other(rows))(list(torch.from_numpy(x)))
+    return found
+
+
+def _byzpy(name: str, f: int):
+    from byzpy.aggregators.coordinate_wise import median, trimmed_mean
+    from byzpy.aggregators.geometric_wise import geometric_median, krum, minimum_diameter_average, monna, smea
+    from byzpy.aggregators.norm_wise import caf, center_clipping, comparative_gradient_elimination
+    from byzpy.pre_aggregators import ARC, Bucketing, Clipping, NearestNeighborMixing
+
+    make = {
+        "median": lambda: median.CoordinateWiseMedian(),
+        "trimmed-mean": lambda: trimmed_mean.CoordinateWiseTrimmedMean(f=f),
+        "rfa": lambda: geometric_median.GeometricMedian(), "krum": lambda: krum.Krum(f=f),
+        "multi-krum": lambda: krum.MultiKrum(f=f, q=1), "mda": lambda: minimum_diameter_average.MinimumDiameterAveraging(f=f),
+        "monna": lambda: monna.MoNNA(f=f), "smea": lambda: smea.SMEA(f=f), "caf": lambda: caf.CAF(f=f),
+        "centered-clipping": lambda: center_clipping.CenteredClipping(c_tau=100.0, M=1),
+        "cge": lambda: comparative_gradient_elimination.ComparativeGradientElimination(f=f),
+        "nnm": lambda: NearestNeighborMixing(f=f), "bucketing": lambda: Bucketing(bucket_size=2),
+        "clipping": lambda: Clipping(threshold=2.0), "arc": lambda: ARC(f=f),
+    }.get(name)  # fmt: skip
+    if make is None:
+        return None
+    built = make()
+    return built.pre_aggregate if hasattr(built, "pre_aggregate") else built.aggregate
+
+
+def serve() -> None:
+    """Answer lines of JSON {name, n, D, f} with {program: samples or an error}, under the rivals' Python."""
+    import torch
+
+    versions = {p: __import__("importlib.metadata").metadata.version(p) for p in ("byzfl", "byzpy", "torch", "numpy")}
+    print(json.dumps({"versions": versions, "torch_threads": torch.get_num_threads()}), flush=True)
+    for line in sys.stdin:
+        ask = json.loads(line)
+        x, answer = messages(ask["n"], ask["D"]), {}
+        for program, bind in rivals(ask["name"], ask["n"], ask["f"]).items():
+            try:
+                answer[program] = timed(bind(x))
+            except Exception as error:
+                answer[program] = f"{type(error).__name__}: {error}"[:120]
+        print(json.dumps(answer), flush=True)
+
+
+def ours(name: str, n: int, D: int, f: int) -> tuple[list[float], float]:
+    """(samples, seconds to compile) of our rule; only its result is asked for, as of the others."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxbyz.rules import Receiver, aggregators, pre_aggregators
+
+    options = {"rfa": {"rounds": 3, "floor": 0.1, "start": "zero"}, "bucketing": {"size": 2}}.get(name, {})
+    rule = (aggregators if name in aggregators else pre_aggregators)[name].build(n, f, **options)
+    state = rule.init(n, D)
+    x, key = jnp.asarray(messages(n, D)), jax.random.key(0)
+    step = jax.jit(lambda key, x: rule.apply(key, x, Receiver(x[0], jnp.int32(0)), state).rows)
+    begin = time.perf_counter()
+    compiled = step.lower(key, x).compile()
+    compiling = time.perf_counter() - begin
+    return timed(lambda: jax.block_until_ready(compiled(key, x))), compiling
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rivals", help="a Python with byzfl and byzpy")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", nargs="*", default=SIZES)
+    parser.add_argument("--rules", nargs="*")
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "rules_speed.json"))
+    options = parser.parse_args()
+    if options.serve:
+        return serve()
+
+    import jax
+
+    from jaxbyz.rules import aggregators, pre_aggregators
+
+    names = options.rules or [*aggregators.names(), *pre_aggregators.names()]
+    there, found = None, {}
+    if options.rivals:
+        there = subprocess.Popen(
+            [options.rivals, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        found = json.loads(there.stdout.readline())
+    record = {
+        "machine": {"processor": _processor(), "cores": __import__("os").cpu_count(), "python": platform.python_version()},
+        "versions": {"jax": jax.__version__, "numpy": np.__version__, **found.get("versions", {})},
+        "load": __import__("os").getloadavg(),
+        "rows": [],
+    }  # fmt: skip
+    for size in options.sizes:
+        n, D = map(int, size.split("x"))
+        for name in names:
+            entry = (aggregators if name in aggregators else pre_aggregators)[name]
+            f = EXPONENTIAL.get(name) or min(n // 5, entry.most(n))
+            try:
+                samples, compiling = ours(name, n, D, f)
+            except Exception as error:
+                print(f"{size:>12} {name:18s} {error}", flush=True)
+                continue
+            programs: dict = {"jaxbyz": samples}
+            if there is not None:
+                there.stdin.write(json.dumps({"name": name, "n": n, "D": D, "f": f}) + "\n")
+                there.stdin.flush()
+                programs |= json.loads(there.stdout.readline())
+            best = min(samples)
+            ratios = {p: round(min(s) / best, 2) for p, s in programs.items() if p != "jaxbyz" and isinstance(s, list)}
+            record["rows"].append({"rule": name, "n": n, "D": D, "f": f, "compile_s": round(compiling, 3),
+                                   "samples_s": programs, "times_faster": ratios})  # fmt: skip
+            print(f"{size:>12} {name:18s} f={f:<3d} {best * 1e3:9.3f} ms  " + "  ".join(
+                f"{p} ×{r}" for p, r in ratios.items()), flush=True)  # fmt: skip
+            Path(options.out).write_text(json.dumps(record, indent=1) + "\n")
+    if there is not None:
+        there.stdin.close()
+        there.wait()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
