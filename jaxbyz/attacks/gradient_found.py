@@ -185,14 +185,16 @@ def starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C
 
 
 def noises(key: PRNGKeyArray, view: View) -> Float[Array, "C K D"]:
-    """[C, K, D] Gaussian at two scales and FedPG-BR's two, all from one draw: random numbers are slow to compile."""
+    """[C, K, D] Gaussian at three scales and FedPG-BR's two, all from one draw: random numbers are slow to compile."""
     x, mask = view.messages, view.mask
     normal = jax.random.normal(key, x.shape, x.dtype)
     apart = 1.5 * jnp.sqrt(jnp.max(honest_squares(x, ~mask)))
     collusion = honest_mean(x, ~mask) + apart * normal[0] / jnp.linalg.norm(normal[0])
     extent = jnp.max(x, axis=1, keepdims=True) - jnp.min(x, axis=1, keepdims=True)
     uniform = jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))  # in (−1, 1)
-    return jnp.stack([200.0 * normal, 100.0 * normal, same_for_all(collusion, view), x + 3.0 * extent * uniform])
+    return jnp.stack(
+        [100.0 * normal, 200.0 * normal, 1000.0 * normal, same_for_all(collusion, view), x + 3.0 * extent * uniform]
+    )
 
 
 def project(lies: Float[Array, "... D"], reach: float) -> Float[Array, "... D"]:

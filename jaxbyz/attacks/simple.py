@@ -41,7 +41,7 @@ def ipm(*, epsilon: float = 0.5, on: Place = "gradients", equivocate: bool = Fal
 def gaussian(*, scale: float = 200.0, location: float = 0.0, on: Place = "both", equivocate: bool = False) -> Attack:
     """Every Byzantine agent sends noise N(location, scale²) in every coordinate, the same to all receivers.
 
-    With `equivocate`, fresh noise for each receiver (the paper's LargeNoise at scale 100). Blanchard et al. 2017.
+    With `equivocate`, fresh noise for each receiver (the paper's LargeNoise). Blanchard et al. 2017.
     """
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
