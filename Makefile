@@ -14,6 +14,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# 13 agents learn CartPole while 3 of them lie: the tolerant federation next to the naive one, under a colluding attack.
+LIARS = --env CartPole-v1 --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 3000
+demo: setup
+	rm -rf demo/decbyzpg demo/dec-page-pg
+	$(BIN)/jaxbyz train --algorithm decbyzpg $(LIARS) --out demo/decbyzpg
+	$(BIN)/jaxbyz train --algorithm dec-page-pg $(LIARS) --out demo/dec-page-pg
+	$(BIN)/jaxbyz plot demo/decbyzpg demo/dec-page-pg --out demo/curves.png --title "13 agents, 3 of them lie (AvgZero)"
+
 test: setup lint types unit
 
 lint: setup

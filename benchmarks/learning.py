@@ -39,7 +39,34 @@ def configurations() -> dict[str, dict]:
         named[f"literal-{attack}"] = {**LIARS, "attack": attack, "baseline": "none", "weight_clip": None}
         named[f"table-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-paper"}
         named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
+    for name, options in SEARCH.items():
+        named[f"search-{name}"] = {
+            **LIARS,
+            "attack": "avg-zero",
+            "preset": "cartpole-best",
+            "trajectories": 4000,
+            **options,
+        }
     return named
+
+
+# What was tried for `cartpole-best`, under the attack that was hardest for it.
+_SMALL = {"N": 4, "B": 4}
+_DECAY = {**_SMALL, "eta": 5e-3, "eta_end": 5e-4, "output_scale": 3.0}
+SEARCH: dict[str, dict] = {
+    "step5e-3": {**_SMALL, "eta": 5e-3, "eta_end": None, "output_scale": 1.0},
+    "step5e-3-n8": {"eta": 5e-3, "eta_end": None, "output_scale": 1.0},
+    "step5e-3-scale3": {**_SMALL, "eta": 5e-3, "eta_end": None},
+    "decay1e-2-scale2": {**_SMALL, "output_scale": 2.0},
+    "decay5e-3-scale3": _DECAY,
+    "decay5e-3-scale3-krum": {**_DECAY, "aggregator": "krum"},
+    "decay5e-3-identity": {**_DECAY, "output_activation": "identity", "output_scale": 1.0},
+    "decay3e-3-scale3": {**_DECAY, "eta": 3e-3, "eta_end": 3e-4},
+    "page-decay5e-3-scale3": {**_DECAY, "p": 0.2, "N": 16},
+    "decay1e-2-n8-scale3": {},
+    "decay5e-3-scale3-nnm": {**_DECAY, "pre_aggregator": "nnm"},
+    "decay5e-3-scale3-trimmed": {**_DECAY, "aggregator": "trimmed-mean"},
+}
 
 
 def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Path) -> None:
@@ -97,6 +124,29 @@ def row(path: Path) -> str:
     )
 
 
+def draw(folder: Path, picture: Path) -> None:
+    """Three panels, one an attack: the tolerant federation, the naive one, one agent alone, and the best preset."""
+    import numpy as np
+
+    from jaxbyz.report.plots import curve, figure, save
+
+    shown = {"decbyzpg-{}": "DecByzPG", "dec-page-pg-{}": "Dec-PAGE-PG (naive)", "page-pg": "PAGE-PG alone (K=1)"}
+    shown["best-{}"] = "DecByzPG, preset cartpole-best"
+    drawing, axes = figure(3, width=10.5, height=3.4, sharey=True)
+    for panel, attack in zip(axes, ATTACKS, strict=True):
+        for pattern, name in shown.items():
+            path = folder / f"{pattern.format(attack)}.json"
+            if path.exists():
+                data = json.loads(path.read_text())
+                curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
+        panel.set_title(attack)
+        panel.set_xlabel("trajectories per agent")
+    axes[0].set_ylabel("return of honest agents")
+    axes[-1].legend(loc="center right", fontsize=8)
+    drawing.suptitle("CartPole, 13 agents, 3 of them Byzantine; mean and standard deviation over 10 seeds", fontsize=10)
+    save(drawing, picture)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
@@ -105,6 +155,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--plot", type=Path, help="draw what the folder holds into this picture")
     arguments = parser.parse_args()
     known = configurations()
     if arguments.list:
@@ -114,6 +165,9 @@ def main() -> None:
         print(f"{'name':<28} |   1000 |   2000 |   4000 |   8000 |    end |  worst | to 400 | to 450 | to 475")
         for path in sorted(arguments.out.glob("*.json")):
             print(f"{path.stem:<28} | {row(path)}")
+        return
+    if arguments.plot:
+        draw(arguments.out, arguments.plot)
         return
     from jaxbyz.cli import prepare_jax
 

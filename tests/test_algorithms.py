@@ -81,7 +81,7 @@ def test_a_sweep_is_the_runs_it_is_made_of():
 
 
 def test_own_coins_under_vmap():
-    """Without shared coins every seed follows its own θ_0's coins."""
+    """Without shared coins every seed follows its own key's coins."""
     keys = jax.random.split(jax.random.key(0), 3)
     algorithm = robust()
     sweep = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, 12)))(keys)
@@ -95,6 +95,7 @@ def test_own_coins_under_vmap():
 @pytest.mark.parametrize("attack", [jb.random_action(), jb.large_noise(), jb.avg_zero(), jb.no_attack()])
 def test_one_program_for_all_coins_seeds_and_byzantine_sets(attack):
     algorithm = robust(attack=attack, schedule=jb.schedules.schedules["random"].factory(5, 1))
+    chex.clear_trace_counter()
     step = jax.jit(chex.assert_max_traces(algorithm.step, n=1))
     seen = set()
     for seed in range(2):
@@ -175,7 +176,7 @@ def test_metrics_count_what_was_sent_and_sampled():
     np.testing.assert_allclose(out.metrics.bytes_sent, (1 + 3) * 5 * 5 * POLICY.size * 4)
     assert np.all(np.asarray(out.metrics.byzantine).sum(axis=1) == 1)
     assert np.all(np.asarray(out.metrics.ess)[coins == 1] == 1)
-    assert 0 <= float(out.metrics.byzantine_weight.max()) < 0.2
+    assert 0 <= float(out.metrics.byzantine_weight.mean()) < 0.1
     mean = run(jb.dec_page_pg(ENV, POLICY, **common(attack=jb.avg_zero())))
     np.testing.assert_allclose(mean.metrics.byzantine_weight, 0.2, rtol=1e-5)
     np.testing.assert_allclose(mean.metrics.gradient_norm, 0.0, atol=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -48,7 +49,7 @@ def prepare_jax() -> None:
     """Before JAX starts: one host device a core, and compiled programs kept between runs."""
     import jax
 
-    if "jax_num_cpu_devices" not in os.environ.get("XLA_FLAGS", ""):
+    with contextlib.suppress(RuntimeError):  # JAX has started already, in a notebook or a test: take it as it is
         jax.config.update("jax_num_cpu_devices", available_cores())
     if jax.config.jax_compilation_cache_dir is None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -16,10 +16,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw and say where."""
-    from jaxbyz.report.plots import learning_curves
+    from jaxbyz.report.plots import label, learning_curves
+    from jaxbyz.report.tables import comparison
     from jaxbyz.results import load_run
 
     runs = [load_run(folder) for folder in arguments.folders]
     path = learning_curves(runs, arguments.out, metric=arguments.metric, width=arguments.width, title=arguments.title)
+    levels = {"CartPole-v1": (195, 400, 450), "LunarLander-v3": (0, 100, 200)}.get(runs[0].config.env, ())
+    print(comparison([(label(run), run.metrics) for run in runs], levels))
     print(path)
     return 0

@@ -75,8 +75,24 @@ def _summary(name: str) -> str:
     ) + " (gymnax)"
 
 
+def _lunar_lander(name: str) -> Any:
+    from jaxbyz.environments import lunar_lander  # compiled code is made only for those who ask for it
+
+    return getattr(lunar_lander, name)()
+
+
+# Ours are registered with gymnax too, so that `gymnax.make` finds them once jaxbyz is imported.
+OURS = {
+    "LunarLander-v3": ("LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
+    "LunarLanderContinuous-v3": ("LunarLanderContinuous", "Box2D's LunarLander in JAX, continuous engines"),
+}
+for _name, (_class, _line) in OURS.items():
+    environments.add(_name, lambda _class=_class: _lunar_lander(_class), _line)
+    if _name not in gymnax.registered_envs:
+        gymnax.register(_name, lambda _class=_class: _lunar_lander(_class))
 for _name in gymnax.registered_envs:
-    environments.add(_name, lambda _name=_name: gymnax.make(_name)[0], _summary(_name))
+    if _name not in environments:
+        environments.add(_name, lambda _name=_name: gymnax.make(_name)[0], _summary(_name))
 
 
 def make_environment(name: str | Environment | Any, **params: Any) -> Environment:

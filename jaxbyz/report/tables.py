@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,22 @@ def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
         "largest_weight": float(np.max(metrics["max_weight"])),
         "bytes_sent": float(np.sum(metrics["bytes_sent"]) / final.size),
     }
+
+
+def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequence[float] = ()) -> str:
+    """Runs under each other: final return, worst seed, trajectories until the mean over seeds reaches each level."""
+    width = max(len(name) for name, _ in rows)
+    head = f"{'':<{width}}  {'return':>8}  {'± seeds':>8}  {'worst':>8}"
+    lines = [head + "".join(f"  {f'to {level:g}':>8}" for level in levels)]
+    for name, metrics in rows:
+        final = final_returns(metrics)
+        x, y = smoothed(metrics)
+        cells = [f"{final.mean():8.1f}", f"{final.std():8.1f}", f"{final.min():8.1f}"]
+        for level in levels:
+            above = y.mean(axis=0) >= level
+            cells.append(f"{x[np.argmax(above)]:8.0f}" if above.any() else f"{'never':>8}")
+        lines.append(f"{name:<{width}}  " + "  ".join(cells))
+    return "\n".join(lines)
 
 
 def summary_table(config: Config, summary: dict[str, Any]) -> str:

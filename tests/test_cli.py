@@ -1,0 +1,223 @@
+"""The command line: what it writes, what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.cli import main
+from jaxbyz.cli.options import widths
+
+TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
+        "--trajectories", "12", "--p", "0.5", "--kappa", "2"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "one"
+    assert main(["train", *TINY, "--attack", "avg-zero", "--seeds", "3", "--out", str(out), "--quiet"]) == 0
+    return out
+
+
+def refused(capsys, *arguments: str) -> str:
+    """Exit code 2, one line on standard error, nothing on standard output."""
+    capsys.readouterr()
+    try:
+        code = main(list(arguments))
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert code == 2, captured
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("jaxbyz: error: "), captured.err
+    return lines[0]
+
+
+def test_a_run_folder_holds_what_it_should(folder):
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json", "environment.json", "metrics.npz", "policy.npz",
+    ]  # fmt: skip
+    run = jb.load_run(folder)
+    T = run.metrics["return"].shape[1]
+    for name in ("trajectories", "return", "diameter", "coin", "ess", "max_weight", "byzantine_weight", "bytes_sent"):
+        assert run.metrics[name].shape == (3, T), name
+        assert np.isfinite(run.metrics[name]).all(), name
+    spent = run.metrics["trajectories"]
+    np.testing.assert_array_equal(np.diff(spent, axis=1, prepend=0), np.where(run.metrics["coin"], 4, 2))
+    assert spent[0, -1] >= 12 > spent[0, -2]
+    assert np.all(run.metrics["coin"] == run.metrics["coin"][:1])  # one coin sequence for all seeds
+    size = jb.build(run.config).policy.size
+    for output in ("last", "sampled", "best"):
+        assert run.policy[output].shape == (3, 5, size)
+    assert run.environment["versions"]["jax"] and run.environment["platform"] == "cpu"
+
+
+def test_config_is_enough_to_run_it_again(folder):
+    from jaxbyz import experiment
+
+    run = jb.load_run(folder)
+    again = experiment.run(run.config)
+    np.testing.assert_array_equal(again.policy["last"], run.policy["last"])
+    np.testing.assert_array_equal(again.metrics["return"], run.metrics["return"])
+
+
+def test_a_seed_of_a_sweep_is_that_seed_alone(folder):
+    """Seed 1 of the sweep, run alone with the sweep's coins: the same learning up to rounding."""
+    from dataclasses import replace
+
+    from jaxbyz import experiment, training
+
+    run = jb.load_run(folder)
+    plan = experiment.plan(run.config)
+    alone = list(training.segments(plan.algorithm, plan.keys[1:2], plan.coins, plan.output_at[1:2]))
+    np.testing.assert_allclose(alone[-1].metrics.returns[0], run.metrics["return"][1], rtol=1e-4)
+    own = experiment.run(replace(run.config, coin="own", seeds=2))
+    assert own.metrics["coin"].shape[0] == 2 and own.metrics["coin"][:, 0].all()
+
+
+def test_json_is_the_last_line(capsys, tmp_path):
+    assert main(["train", *TINY, "--json", "--out", str(tmp_path / "run")]) == 0
+    summary = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert summary["seeds"] == 1 and summary["finite"] and summary["trajectories"] >= 12
+    assert summary["return"]["mean"] > 0 and len(summary["return"]["seeds"]) == 1
+
+
+def test_evaluate_runs_fresh_episodes(capsys, folder):
+    assert main(["evaluate", str(folder), "--episodes", "7", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert len(value["return"]["seeds"]) == 3 and 1 <= value["return"]["mean"] <= 20
+    assert main(["evaluate", str(folder), "--episodes", "3", "--greedy", "--output", "best"]) == 0
+    assert "agent=9" in refused(capsys, "evaluate", str(folder), "--agent", "9")
+    assert "episodes=0" in refused(capsys, "evaluate", str(folder), "--episodes", "0")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_plot_draws(capsys, folder, tmp_path, suffix):
+    picture = tmp_path / f"curves{suffix}"
+    assert main(["plot", str(folder), str(folder), "--out", str(picture), "--width", "4"]) == 0
+    assert picture.stat().st_size > 5000
+    assert "decbyzpg, K=5" in capsys.readouterr().out
+
+
+def test_plot_refuses(capsys, folder, tmp_path):
+    assert "no such folder" in refused(capsys, "plot", str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    assert "no finished run" in refused(capsys, "plot", str(tmp_path / "empty"))
+    assert "metric='retrun'" in refused(capsys, "plot", str(folder), "--metric", "retrun")
+    assert "must end in" in refused(capsys, "plot", str(folder), "--out", str(tmp_path / "curves.txt"))
+
+
+def test_list_names_everything(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert set(listed) == {
+        "environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "presets",
+    }  # fmt: skip
+    assert {"rfa", "krum", "mean"} <= set(listed["aggregators"]) and "bucketing" in listed["pre_aggregators"]
+    assert {"none", "random-action", "large-noise", "avg-zero"} <= set(listed["attacks"])
+    assert {"decbyzpg", "byzpg", "page-pg", "dec-page-pg", "fed-page-pg"} <= set(listed["algorithms"])
+    assert {"cartpole-paper", "cartpole"} <= set(listed["presets"]) and "CartPole-v1" in listed["environments"]
+    assert all(line.strip() for kind in listed.values() for line in kind.values())
+    assert main(["list"]) == 0
+    assert "geometric median" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--byzantine", "4"], "byzantine=4 of agents=13 exceeds the limit 1/4 of agreement mda: at most 3"),
+        (["--byzantine", "3", "--agreement", "gda"], "limit 1/5 of agreement gda: at most 2"),
+        (["--byzantine", "4", "--agreement", "none", "--aggregator", "krum"], "limit 1/4 of aggregator krum"),
+        (["--byzantine", "7", "--algorithm", "byzpg"], "exceeds the limit 1/2"),
+        (["--byzantine", "3", "--agents", "3"], "byzantine=3 of agents=3"),
+        (["--byzantine", "-1"], "byzantine=-1"),
+        (["--p", "0"], "p=0.0: must be in (0, 1]"),
+        (["--p", "1.5"], "p=1.5"),
+        (["--p", "nan"], "p=nan"),
+        (["--B", "60"], "B=60 exceeds N=50"),
+        (["--N", "0"], "N=0: must be at least 1"),
+        (["--horizon", "0"], "horizon=0"),
+        (["--seeds", "0"], "seeds=0"),
+        (["--trajectories", "-3"], "trajectories=-3"),
+        (["--eta", "-1"], "eta=-1.0"),
+        (["--eta", "inf"], "eta=inf"),
+        (["--agents", "three"], "agents='three' is not a whole number"),
+        (["--gamma", "1.5"], "gamma=1.5"),
+        (["--kappa", "zero"], "kappa='zero'"),
+        (["--hidden", "0"], "hidden=0"),
+        (["--hidden", "a,b"], "hidden='a,b'"),
+        (["--aggregator", "rfaa"], "aggregator='rfaa' is unknown; did you mean 'rfa'?"),
+        (["--attack", "avgzero"], "did you mean 'avg-zero'?"),
+        (["--algorithm", "decbyz"], "did you mean 'decbyzpg'?"),
+        (["--agreement", "mdaa"], "did you mean 'mda'?"),
+        (["--pre-aggregator", "bucket"], "did you mean 'bucketing'?"),
+        (["--env", "CartPole"], "did you mean 'CartPole-v1'?"),
+        (["--preset", "cartpol"], "did you mean 'cartpole'?"),
+        (["--optimizer", "adma"], "did you mean 'adam'?"),
+        (["--aggregator", "rfa:rouds=3"], "unknown option 'rouds'"),
+        (["--previous", "realized"], "previous=realized with optimizer=adam"),
+        (["--nonsense", "1"], "unrecognized arguments: --nonsense"),
+        (["--env", "MetaMaze-misc", "--hidden", "4", "--attack", "nothing"], "attack='nothing'"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(capsys, tmp_path, options, message):
+    out = tmp_path / "run"
+    assert message in refused(capsys, "train", *options, "--out", str(out))
+    assert not out.exists()
+
+
+def test_unsafe_runs_what_is_refused(tmp_path):
+    options = [*TINY, "--byzantine", "2", "--unsafe", "--attack", "avg-zero", "--quiet"]
+    assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
+
+
+def test_an_existing_run_is_not_overwritten(capsys, folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "already holds a run" in refused(capsys, "train", *TINY, "--out", str(folder), "--quiet")
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_run_that_goes_non_finite_stops_and_keeps_what_it_had(capsys, tmp_path):
+    out = tmp_path / "run"
+    options = [*TINY, "--algorithm", "dec-page-pg", "--attack", "nan", "--trajectories", "400", "--quiet"]
+    assert main(["train", *options, "--out", str(out)]) == 3
+    message = capsys.readouterr().err
+    assert "honest parameters became non-finite" in message and "mean" not in message.split("aggregator")[0]
+    run = jb.load_run(out)
+    assert run.metrics["finite"][0, -1] == 0 and run.metrics["trajectories"][0, -1] < 400
+
+
+def test_damaged_files_are_refused(capsys, folder, tmp_path):
+    import shutil
+
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    (broken / "metrics.npz").write_bytes((folder / "metrics.npz").read_bytes()[:100])
+    assert "damaged" in refused(capsys, "plot", str(broken))
+    (broken / "config.json").write_text("{")
+    assert "not readable as JSON" in refused(capsys, "plot", str(broken))
+    (broken / "config.json").write_text('{"format": 99}')
+    assert "newer jaxbyz" in refused(capsys, "evaluate", str(broken))
+
+
+def test_continuous_environments_train(tmp_path):
+    for name in ("Pendulum-v1", "MountainCarContinuous-v0"):
+        out = tmp_path / name
+        assert main(["train", *TINY, "--env", name, "--attack", "random-action", "--quiet", "--out", str(out)]) == 0
+        assert np.isfinite(jb.load_run(out).metrics["return"]).all()
+
+
+def test_help_and_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == jb.__version__
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for name in ("--N", "--B", "--p", "--eta", "--kappa", "--gamma", "--horizon", "--attack", "--json"):
+        assert name in text
+    assert widths("16,16") == (16, 16)
