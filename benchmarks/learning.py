@@ -32,6 +32,9 @@ def configurations() -> dict[str, dict]:
         named[f"dec-page-pg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "dec-page-pg"}
         named[f"byzpg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "byzpg"}
         named[f"fed-page-pg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "fed-page-pg"}
+        named[f"fedpg-br-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-fedpg-br"}
+        named[f"svrpg-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-svrpg"}
+        named[f"marina-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-marina"}
         # Choices the paper leaves open, one at a time.
         named[f"own-{attack}"] = {**LIARS, "attack": attack, "previous": "own"}
         named[f"bucketing-{attack}"] = {**LIARS, "attack": attack, "pre_aggregator": "bucketing"}

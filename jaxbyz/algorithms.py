@@ -1,4 +1,4 @@
-"""Named algorithms as short compositions: DecByzPG, ByzPG, PAGE-PG, Dec-PAGE-PG, Fed-PAGE-PG.
+"""Named algorithms as short compositions: DecByzPG, ByzPG, PAGE-PG and its naive federations, and their rivals.
 
 An algorithm is two pure functions, `init(key) -> State` and `step(state, coin) -> (State, Metrics)`: one iteration,
 one compiled program. The coin c_t is an argument because it is common knowledge: runs that share it can be batched
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -27,6 +28,7 @@ from jaxbyz.schedules import Schedule, fixed
 
 FLOAT_BYTES = 4
 DEFAULT_PAGE = Page()
+TRUE = np.bool_(True)
 
 
 class State(NamedTuple):
@@ -84,7 +86,10 @@ class Metrics(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """init: key -> State; step: (State, coin []) -> (State, Metrics); p: probability of a large batch."""
+    """init: key -> State; step: (State, coin []) -> (State, Metrics); p: probability of a large batch.
+
+    period: a large batch every so many iterations instead of the coin; None for the coin.
+    """
 
     init: Callable[[PRNGKeyArray], State]
     step: Callable[[State, Array], tuple[State, Metrics]]
@@ -93,6 +98,7 @@ class Algorithm(NamedTuple):
     page: Page
     policy: Policy
     environment: Environment
+    period: int | None = None
 
 
 def decbyzpg(
@@ -108,6 +114,7 @@ def decbyzpg(
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
+    period: int | None = None,
 ) -> Algorithm:
     """DecByzPG (Algorithm 2): every agent samples, aggregates what it receives, steps, and agrees on parameters."""
     page.check()
@@ -143,8 +150,7 @@ def decbyzpg(
             state.step + 1,
             state.key,
             agreed.parameters,
-            state.parameters,
-            sampled.estimate if page.previous == "own" else aggregate.rows,
+            *_anchor(page, coin, state, sampled.estimate if page.previous == "own" else aggregate.rows),
             optimizer_state,
             aggregate.state,
             attack.remember(view),
@@ -156,7 +162,7 @@ def decbyzpg(
         )  # fmt: skip
         return following, metrics
 
-    return Algorithm(init, step, K, p, page, policy, environment)
+    return Algorithm(init, step, K, p, page, policy, environment, period)
 
 
 def byzpg(
@@ -171,8 +177,13 @@ def byzpg(
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
+    period: int | None = None,
+    alone: bool = True,
 ) -> Algorithm:
-    """ByzPG (Algorithm 1): a trusted server aggregates workers' large batches and samples small batches alone."""
+    """ByzPG (Algorithm 1): a trusted server aggregates workers' large batches and samples small batches alone.
+
+    With alone=False workers sample small batches too, and the server aggregates those as well (Byz-VR-MARINA).
+    """
     page.check()
     K, D = agents, policy.size
     attack = no_attack() if attack is None else attack
@@ -191,9 +202,11 @@ def byzpg(
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
         nothing = jnp.zeros((1, K))
 
-        def workers() -> tuple[Sampled, Array, Array, Any, Any]:
-            theta = jnp.tile(state.parameters, (K, 1))
-            sampled = sample(jnp.bool_(True), theta, theta, theta, keys.agents, mask)
+        def workers(coin: Array = TRUE) -> tuple[Sampled, Array, Array, Any, Any]:
+            theta, before, memory = (
+                jnp.tile(x, (K, 1)) for x in (state.parameters, state.previous, _previous_estimate(page, state))
+            )
+            sampled = sample(coin, theta, before, memory, keys.agents, mask)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
             guess = seen_rule(aggregator, key_guess, rule_state)
             view = View(sampled.estimate, mask, guess, state.adversary, state.step)
@@ -209,26 +222,26 @@ def byzpg(
             everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), alone)
             return everyone, alone.estimate, nothing, rule_state, state.adversary
 
-        sampled, v, shares, rule_state, adversary = jax.lax.cond(coin, workers, server)
+        sampled, v, shares, rule_state, adversary = jax.lax.cond(coin, workers, server) if alone else workers(coin)
         theta, optimizer_state = ascend(optimizer, v, state.optimizer, state.parameters)
         following = State(
             state.step + 1,
             state.key,
             theta,
-            state.parameters,
-            v,
+            *_anchor(page, coin, state, v),
             optimizer_state,
             jax.tree.map(lambda leaf: leaf[None], rule_state),
             adversary,
         )
-        bytes_sent = jnp.where(coin, 2.0, 1.0) * (K * D * FLOAT_BYTES)  # gradients up when c_t = 1, parameters down
+        upwards = coin if alone else TRUE  # gradients go up when workers sampled, parameters always come down
+        bytes_sent = jnp.where(upwards, 2.0, 1.0) * (K * D * FLOAT_BYTES)
         metrics = _metrics(
             page, coin, sampled, mask, jnp.tile(v, (K, 1)), jnp.tile(shares, (K, 1)),
             jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent,
         )  # fmt: skip
         return following, metrics
 
-    return Algorithm(init, step, K, p, page, policy, environment)
+    return Algorithm(init, step, K, p, page, policy, environment, period)
 
 
 def dec_page_pg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
@@ -247,6 +260,27 @@ def page_pg(environment: Environment, policy: Policy, **options: Any) -> Algorit
     return dec_page_pg(
         environment, policy, **{**options, "agents": 1, "byzantine": 0, "attack": None, "schedule": None}
     )
+
+
+def byz_vr_marina_pg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
+    """Byz-VR-MARINA-PG: ByzPG whose workers sample small batches too (Gorbunov et al. 2023, for policy gradient)."""
+    return byzpg(environment, policy, **{**options, "alone": False})
+
+
+def svrpg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
+    """SVRPG: the mean of workers' large batches, then a few small steps at the server (Papini et al. 2018)."""
+    page = options.pop("page", DEFAULT_PAGE)._replace(anchor="snapshot")
+    period = options.pop("period", None) or 4
+    return fed_page_pg(environment, policy, **{**options, "page": page, "period": period})
+
+
+def fedpg_br(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
+    """FedPG-BR: filtered large batches, then a geometric number of small steps at the server (Fan et al. 2021).
+
+    The number of small steps is geometric with parameter b/(B+b), which is a coin of that probability every iteration.
+    """
+    page = options.pop("page", DEFAULT_PAGE)._replace(anchor="snapshot")
+    return byzpg(environment, policy, **{**options, "page": page, "p": page.B / (page.N + page.B)})
 
 
 def ascend(
@@ -300,6 +334,13 @@ def _previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:
     return state.memory
 
 
+def _anchor(page: Page, coin: Array, state: State, estimate: Array) -> tuple[Array, Array]:
+    """The next iteration's comparison parameters and remembered estimate."""
+    if page.anchor == "previous":
+        return state.parameters, estimate
+    return jnp.where(coin, state.parameters, state.previous), jnp.where(coin, estimate, state.memory)
+
+
 def _metrics(
     page: Page,
     coin: Array,
@@ -343,3 +384,6 @@ algorithms.add("byzpg", byzpg)
 algorithms.add("page-pg", page_pg)
 algorithms.add("dec-page-pg", dec_page_pg)
 algorithms.add("fed-page-pg", fed_page_pg)
+algorithms.add("byz-vr-marina-pg", byz_vr_marina_pg)
+algorithms.add("svrpg", svrpg)
+algorithms.add("fedpg-br", fedpg_br)

@@ -16,7 +16,7 @@ from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.api import make_agreement, make_attack, make_rule
 from jaxbyz.attacks import attacks
 from jaxbyz.environments import environments, make_environment
-from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator
+from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator, incompatible
 from jaxbyz.page import PREVIOUS, Page
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, mlp_policy
 from jaxbyz.presets import DEFAULT_PRESET, PRESETS
@@ -24,8 +24,8 @@ from jaxbyz.registry import Entry, UsageError, parse_spec
 from jaxbyz.rules import aggregators, pre_aggregators
 from jaxbyz.schedules import schedules
 
-CENTRAL = ("byzpg", "fed-page-pg")  # algorithms with a trusted server
-NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg")  # algorithms that bring their own rule, the mean
+CENTRAL = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg", "byz-vr-marina-pg")  # algorithms with a trusted server
+NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg", "svrpg")  # algorithms that bring their own rule, the mean
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
 COINS = ("shared", "own")
@@ -60,15 +60,16 @@ class Config:
     N: int = option(50, "large batch size")
     B: int = option(4, "small batch size")
     p: float = option(0.2, "probability of a large batch")
+    period: int | None = option(None, "a large batch every so many iterations instead of the coin")
     eta: float = option(1e-3, "step size η")
     eta_end: float | None = option(None, "decay the step size linearly to this over the run")
     optimizer: str = option("adam", "optax optimizer, one state an agent; sgd is the paper's plain ascent")
     gamma: float = option(0.999, "discount factor γ")
     horizon: int = option(500, "task horizon H")
-    estimator: str = option("gpomdp", "gradient estimator: gpomdp or reinforce")
+    estimator: str = option("gpomdp", "gradient estimator: gpomdp, reinforce, whitened")
     baseline: str = option("none", "baseline: none, constant, leave-one-out")
     baseline_value: float = option(0.0, "the constant baseline")
-    weights: str = option("trajectory", "importance weights: trajectory (the paper's) or per-decision")
+    weights: str = option("trajectory", "importance weights: trajectory (the paper's), per-decision, per-step")
     weight_clip: float | None = option(None, "cut importance weights at this value")
     previous: str = option("aggregated", "previous estimate in the small-batch formula: aggregated, own, realized")
     clip_norm: float | None = option(None, "scale estimates down to this norm before they are sent")
@@ -129,6 +130,8 @@ def check(config: Config) -> Config:
         raise UsageError(f"p={c.p}: must be in (0, 1]")
     if c.B > c.N:
         raise UsageError(f"B={c.B} exceeds N={c.N}: the small batch is at most the large one")
+    if c.period is not None and c.period < 1:
+        raise UsageError(f"period={c.period}: must be at least 1, or left out")
     if not c.hidden or any(width < 1 for width in c.hidden):
         raise UsageError(f"hidden={','.join(map(str, c.hidden))}: layer sizes must be at least 1")
     if c.byzantine < 0:
@@ -149,8 +152,8 @@ def check(config: Config) -> Config:
         raise UsageError(
             f"previous=realized with optimizer={c.optimizer}: (θ_t − θ_t-1)/η needs sgd and a constant eta"
         )
-    if c.estimator == "reinforce" and c.weights == "per-decision":
-        raise UsageError("weights=per-decision with estimator=reinforce: biased; they belong to gpomdp's step rewards")
+    if (problem := incompatible(c.estimator, c.weights, c.baseline)) is not None:
+        raise UsageError(problem)
     _check_tolerance(c)
     return c
 
@@ -233,6 +236,7 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         "schedule": schedules[config.schedule].build(K, f),
         "page": Page(config.N, config.B, estimator, config.previous, config.eta, config.clip_norm),
         "p": config.p,
+        "period": config.period,
     }
     if config.algorithm in CENTRAL:
         del parts["agreement"]

@@ -17,21 +17,24 @@ from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes
 
-ESTIMATORS = ("gpomdp", "reinforce")
+ESTIMATORS = ("gpomdp", "reinforce", "whitened")
 BASELINES = ("none", "constant", "leave-one-out")
-WEIGHTS = ("trajectory", "per-decision")
+WEIGHTS = ("trajectory", "per-decision", "per-step")
 LARGEST_LOG_WEIGHT = 40.0  # a weight of e⁴⁰ is no estimate any more, but it stays a finite number
 
 
 class Estimator(NamedTuple):
     """Which estimate is made of a batch.
 
-    kind:     gpomdp: q_t = Σ_{h≥t} (γ^h r_h − b_h); reinforce: q_t = Σ_h γ^h r_h − b
+    kind:     gpomdp: q_t = Σ_{h≥t} (γ^h r_h − b_h); reinforce: q_t = Σ_h γ^h r_h − b; whitened: q_t = the reward to go
+              Σ_{h≥t} γ^{h−t} r_h less its mean over the episode, over its deviation, all divided by the batch's steps an
+              episode (FedPG-BR's estimate, not of ∇J but of bounded size)
     gamma:    discount γ
     horizon:  H; rewards after an episode's end are zero, a constant baseline is subtracted up to H all the same
     baseline: none; constant (b_h = b = baseline_value); leave-one-out: the mean over the *other* episodes of the batch,
               b_h time step by time step for gpomdp. All three leave the estimate unbiased.
-    weights:  trajectory: ω(τ) = p(τ|θ')/p(τ|θ), the paper's; per-decision: reward h is weighted by the actions up to h
+    weights:  trajectory: ω(τ) = p(τ|θ')/p(τ|θ), the paper's; per-decision: reward h is weighted by the actions up to h;
+              per-step: the term of step t is weighted by its own action's ratio (FedPG-BR's, for `whitened`)
     clip:     weights are cut at this value; None for the paper's
     """
 
@@ -52,11 +55,42 @@ class Estimator(NamedTuple):
         ):
             if value not in known:
                 raise UsageError(f"{option}={value!r} is unknown: one of {', '.join(known)}")
-        if self.kind == "reinforce" and self.weights == "per-decision":
-            raise UsageError(
-                "weights=per-decision with estimator=reinforce: biased; they belong to gpomdp's step rewards"
-            )
+        if (problem := incompatible(self.kind, self.weights, self.baseline)) is not None:
+            raise UsageError(problem)
         return self
+
+
+def incompatible(kind: str, weights: str, baseline: str) -> str | None:
+    """Why an estimator, its weights and its baseline do not go together, or None."""
+    if kind == "reinforce" and weights == "per-decision":
+        return "weights=per-decision with estimator=reinforce: biased; they belong to gpomdp's step rewards"
+    if (kind == "whitened") != (weights == "per-step"):
+        return f"weights={weights} with estimator={kind}: per-step weights and the whitened estimate belong together"
+    if kind == "whitened" and baseline != "none":
+        return f"baseline={baseline} with estimator=whitened: whitening is its baseline; use none"
+    return None
+
+
+def whitened_coefficients(estimator: Estimator, episodes: Episodes) -> Float[Array, "n A C M"]:
+    """q_t of the whitened estimate: each episode's rewards to go with mean 0 and deviation 1, over steps an episode."""
+    n, A, C, M = episodes.rewards.shape
+    later = jnp.triu(jnp.ones((C, C))) * estimator.gamma ** jnp.maximum(jnp.arange(C)[None] - jnp.arange(C)[:, None], 0)
+    left = estimator.gamma ** (C - jnp.arange(C, dtype=jnp.float32))  # from step t to the next chunk
+
+    def chunk(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        to_go, buffer = carry
+        c = episodes.chunks - 1 - i
+        value = jnp.einsum("th,ahm->atm", later, episodes.rewards[c], precision=jax.lax.Precision.HIGHEST)
+        value = value + left[None, :, None] * to_go[:, None]
+        return value[:, 0], buffer.at[c].set(value)
+
+    _, to_go = jax.lax.fori_loop(0, episodes.chunks, chunk, (jnp.zeros((A, M)), jnp.zeros((n, A, C, M))))
+    length = jnp.maximum(episodes.lengths, 1).astype(jnp.float32)[None, :, None]
+    mean = jnp.sum(jnp.where(episodes.alive, to_go, 0.0), axis=(0, 2), keepdims=True) / length
+    gap = jnp.where(episodes.alive, to_go - mean, 0.0)
+    deviation = jnp.sqrt(jnp.sum(gap * gap, axis=(0, 2), keepdims=True) / length)
+    steps = jnp.sum(length, axis=3, keepdims=True) / M
+    return gap / ((deviation + 1e-8) * steps)
 
 
 def estimate(
@@ -92,6 +126,7 @@ def estimate(
         return value * (weights[:, None] if weights.ndim == 2 else weights[c])
 
     whole = jnp.zeros((A, M))
+    whitened = whitened_coefficients(estimator, episodes) if estimator.kind == "whitened" else None
     if estimator.kind == "reinforce":
         whole = jax.lax.fori_loop(0, episodes.chunks, lambda c, done: done + jnp.sum(terms(c), axis=1), whole)
         if estimator.baseline == "constant":
@@ -106,6 +141,8 @@ def estimate(
         if estimator.kind == "gpomdp":
             q = jnp.einsum("th,ahm->atm", later, terms(c), precision=jax.lax.Precision.HIGHEST) + to_go[:, None]
             to_go = q[:, 0]
+        elif whitened is not None:
+            q = whitened[c] if weights is None else whitened[c] * weights[c]
         else:
             q = jnp.broadcast_to(whole[:, None], (A, C, M))
         q = jnp.where(episodes.alive[c], q, 0.0)
@@ -147,11 +184,16 @@ def importance_weights(
         within = jnp.cumsum(ratios, axis=2)
         chunks = jnp.cumsum(within[:, :, -1:], axis=0)
         logs = within + jnp.concatenate([jnp.zeros_like(chunks[:1]), chunks[:-1]])
+    elif estimator.weights == "per-step":
+        logs = ratios
     else:
         logs = jnp.sum(ratios, axis=(0, 2))
     omega = jnp.exp(jnp.minimum(logs, LARGEST_LOG_WEIGHT))
     values = omega if estimator.clip is None else jnp.minimum(omega, estimator.clip)
-    final, largest = (x if x.ndim == 2 else x[-1, :, -1] for x in (values, omega))
+    if estimator.weights == "per-step":  # steps, not episodes, are the samples
+        final, largest = (jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1) for x in (values, omega))
+    else:
+        final, largest = (x if x.ndim == 2 else x[-1, :, -1] for x in (values, omega))
     M = final.shape[1]
     ess = jnp.sum(final, axis=1) ** 2 / jnp.maximum(M * jnp.sum(final * final, axis=1), jnp.finfo(final.dtype).tiny)
     return Weights(values, ess, jnp.max(largest, axis=1))

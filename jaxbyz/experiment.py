@@ -52,7 +52,7 @@ def plan(config: Config) -> Plan:
     else:
         rows = [training.coins_for(draft, key, config.trajectories) for key in commons]
         longest = max(map(len, rows))
-        coins = np.stack([np.asarray(training.common_coins(key, config.p, longest)) for key in commons])
+        coins = np.stack([np.asarray(training.algorithm_coins(draft, key, longest)) for key in commons])
     T = coins.shape[-1]
     output_at = np.array([training.sampled_iteration(key, T) for key in commons])
     algorithm = build(config, T) if config.eta_end is not None else draft

@@ -24,6 +24,7 @@ from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes, collect
 
 PREVIOUS = ("aggregated", "own", "realized")
+ANCHORS = ("previous", "snapshot")
 
 
 class Page(NamedTuple):
@@ -35,6 +36,8 @@ class Page(NamedTuple):
                realized (θ_t − θ_{t−1})/η, the paper's letter, a gradient only under plain ascent with step eta;
                aggregated v_{t−1}^{(k)}, the agent's result of Aggregate; own ṽ_{t−1}^{(k)}, what it sent.
     eta:       step size η, used by `realized` only
+    anchor:    which parameters a small batch is compared with: previous θ_{t−1} (PAGE), or snapshot, those of the last
+               large batch, whose estimate is then kept too (SVRPG, FedPG-BR)
     clip_norm: scale ṽ down to this norm before it is sent; None leaves it
     """
 
@@ -44,6 +47,7 @@ class Page(NamedTuple):
     previous: str = "aggregated"
     eta: float | None = None
     clip_norm: float | None = None
+    anchor: str = "previous"
 
     def check(self) -> Page:
         """Raise a one-line error where the numbers make no sense."""
@@ -55,6 +59,8 @@ class Page(NamedTuple):
             raise UsageError(f"previous={self.previous!r} is unknown: one of {', '.join(PREVIOUS)}")
         if self.previous == "realized" and not self.eta:
             raise UsageError("previous='realized' needs a constant step size eta and plain ascent (optimizer=sgd)")
+        if self.anchor not in ANCHORS:
+            raise UsageError(f"anchor={self.anchor!r} is unknown: one of {', '.join(ANCHORS)}")
         self.estimator.check()
         return self
 

@@ -47,12 +47,31 @@ _BEST_CARTPOLE: dict[str, Any] = {
     "output_scale": 3.0,
 }
 
+# Rivals, with the numbers their own code has on CartPole.
+_FEDPG_BR: dict[str, Any] = {
+    **_TABLE_CARTPOLE,
+    "algorithm": "fedpg-br",
+    "aggregator": "fedpg-br:sigma=0.06,delta=0.6,batch=16",
+    "agreement": "none",
+    "estimator": "whitened",
+    "weights": "per-step",
+    "eta": 1e-3,
+    "N": 16,
+    "B": 4,
+}
+_SVRPG: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "svrpg", "agreement": "none", "N": 16, "period": 4}
+_MARINA: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "byz-vr-marina-pg", "agreement": "none"}
+
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("general defaults, any environment", {}),
     "cartpole": ("CartPole: the paper's table with step 1e-3, tanh, leave-one-out baseline, weights at most 1",
                  {**_TABLE_CARTPOLE, **_STEADY}),
     "cartpole-paper": ("CartPole: the paper's Table 1, literally; learns fast, then collapses", _TABLE_CARTPOLE),
-    "cartpole-best": ("CartPole: batches of 8 (p = 1), step 1e-2 decaying, logits up to 3, leave-one-out baseline", _BEST_CARTPOLE),
+    "cartpole-best": ("CartPole: batches of 8 (p = 1), step 1e-2 decaying, logits up to 3, leave-one-out baseline",
+                      _BEST_CARTPOLE),
+    "cartpole-fedpg-br": ("CartPole: FedPG-BR with its own code's numbers", _FEDPG_BR),
+    "cartpole-svrpg": ("CartPole: SVRPG, a large batch of 16 and three small steps", _SVRPG),
+    "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the numbers of `cartpole`", _MARINA),
     "lunarlander": ("LunarLander: the paper's table with leave-one-out baseline and weights at most 1",
                     {**_TABLE_LUNARLANDER, **_STEADY}),
     "lunarlander-paper": ("LunarLander: the paper's Table 1, literally", _TABLE_LUNARLANDER),

@@ -58,11 +58,18 @@ def common_coins(key: PRNGKeyArray, p: float, iterations: int) -> Bool[Array, " 
     return draw(jnp.arange(iterations)).at[0].set(True)
 
 
+def algorithm_coins(algorithm: Algorithm, key: PRNGKeyArray, iterations: int) -> Bool[Array, " T"]:
+    """The algorithm's switch: its common coins, or a large batch every `period` iterations."""
+    if algorithm.period is not None:
+        return jnp.arange(iterations) % algorithm.period == 0
+    return common_coins(key, algorithm.p, iterations)
+
+
 def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Bool[np.ndarray, " T"]:
     """Coins of as many iterations as it takes to sample `trajectories` an agent (the last may overshoot)."""
     page = algorithm.page
-    T = -(-trajectories // page.B) if algorithm.p < 1 else -(-trajectories // page.N)
-    coins = np.asarray(jax.jit(common_coins, static_argnums=(1, 2))(key, algorithm.p, max(1, T)))
+    T = -(-trajectories // page.B)
+    coins = np.asarray(algorithm_coins(algorithm, key, max(1, T)))
     spent = np.cumsum(np.where(coins, page.N, page.B))
     return coins[: int(np.searchsorted(spent, trajectories)) + 1]
 
@@ -100,7 +107,7 @@ def train(algorithm: Algorithm, key: PRNGKeyArray, iterations: int, coins: Bool[
     """
     run = start(algorithm, key)
     seed = common_seed(key)
-    coins = common_coins(seed, algorithm.p, iterations) if coins is None else coins
+    coins = algorithm_coins(algorithm, seed, iterations) if coins is None else coins
     output_at = jax.random.randint(jax.random.fold_in(seed, 2**31 - 1), (), 0, iterations)
     run, metrics = jax.lax.scan(lambda run, coin: iterate(algorithm, run, coin, output_at), run, coins)
     return Result(metrics, run)

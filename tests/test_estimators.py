@@ -9,7 +9,7 @@ import pytest
 import tabular
 
 from jaxbyz import make_environment, mlp_policy
-from jaxbyz.estimators import BASELINES, ESTIMATORS, Estimator, estimate, importance_weights
+from jaxbyz.estimators import BASELINES, Estimator, estimate, importance_weights
 from jaxbyz.page import Page, sampler
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import collect
@@ -34,7 +34,7 @@ def z_scores(estimates: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return (estimates.mean(0) - exact) / error
 
 
-@pytest.mark.parametrize("kind", ESTIMATORS)
+@pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_unbiased_against_exact_gradient(batches, kind, baseline):
     policy, theta, _, episodes = batches

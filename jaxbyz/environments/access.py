@@ -112,7 +112,7 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
 
 
 def adapt(raw: Any, params: Any) -> Environment:
-    """Wrap a gymnax environment: observations become flat float32 vectors, continuous actions are clipped to the box."""
+    """Wrap a gymnax environment: observations become flat float32 vectors, continuous actions are clipped."""
     actions = _action_space(raw, params)
     flatten, size = _observation(raw, params)
 

@@ -9,6 +9,7 @@ from jaxbyz.rules.clipping import arc, centered_clipping, clipping
 from jaxbyz.rules.coordinatewise import meamed, median, trimmed_mean
 from jaxbyz.rules.diameter import mda, minimum_diameter_subset, monna
 from jaxbyz.rules.distances import squared_distances
+from jaxbyz.rules.fedpg_br import fedpg_br
 from jaxbyz.rules.geometric_median import rfa
 from jaxbyz.rules.krum import bulyan, krum, multi_krum
 from jaxbyz.rules.mean import mean
@@ -43,6 +44,7 @@ aggregators.add("smea", smea, "mean of the subset of least top covariance eigenv
 aggregators.add("cge", cge, "mean of the n − f shortest messages", HALF)
 aggregators.add("dnc", dnc, "mean without outliers along top singular vectors of random coordinates", HALF)
 aggregators.add("signguard", signguard, "mean of messages alike in length and signs, clipped", HALF)
+aggregators.add("fedpg-br", fedpg_br, "mean of the messages near a majority, within a radius set by σ", HALF)
 
 pre_aggregators = Registry("pre-aggregator")
 pre_aggregators.add("bucketing", _bucketing, "means of random buckets of ⌊α_max/α⌋ messages (paper, appendix A.2)")
@@ -69,6 +71,7 @@ __all__ = [
     "chain",
     "clipping",
     "dnc",
+    "fedpg_br",
     "from_function",
     "krum",
     "mda",

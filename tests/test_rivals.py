@@ -1,0 +1,91 @@
+"""FedPG-BR, SVRPG, Byz-VR-MARINA-PG: compositions that differ from ours where they should."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import tabular
+
+import jaxbyz as jb
+from jaxbyz.algorithms import byz_vr_marina_pg, fedpg_br, svrpg
+from jaxbyz.estimators import Estimator, estimate, whitened_coefficients
+from jaxbyz.rollout import collect
+from jaxbyz.rules import fedpg_br as fedpg_br_filter
+from jaxbyz.training import algorithm_coins
+
+ENV, POLICY = tabular.environment(), tabular.policy()
+PAGE = jb.Page(N=6, B=2, estimator=Estimator(gamma=0.9, horizon=tabular.HORIZON))
+OPTIONS = {"agents": 5, "byzantine": 1, "optimizer": optax.sgd(0.1), "page": PAGE, "attack": jb.large_noise()}
+
+
+def test_marina_aggregates_small_batches_too():
+    algorithm = byz_vr_marina_pg(ENV, POLICY, **OPTIONS, aggregator=jb.rfa())
+    state, _ = algorithm.step(algorithm.init(jax.random.key(0)), jnp.bool_(True))
+    _, metrics = algorithm.step(state, jnp.bool_(False))
+    np.testing.assert_allclose(metrics.shares.sum(), 1, rtol=1e-5)
+    assert float(metrics.byzantine_weight) < 0.05
+    assert float(metrics.bytes_sent) == 2 * 5 * POLICY.size * 4
+
+
+def test_svrpg_keeps_its_snapshot_between_large_batches():
+    algorithm = svrpg(ENV, POLICY, **{**OPTIONS, "attack": None, "byzantine": 0})
+    assert algorithm.period == 4
+    coins = algorithm_coins(algorithm, jax.random.key(0), 9)
+    np.testing.assert_array_equal(np.flatnonzero(coins), [0, 4, 8])
+    state = algorithm.init(jax.random.key(0))
+    snapshots, memories, thetas = [], [], []
+    for coin in coins[:6]:
+        thetas.append(np.asarray(state.parameters))
+        state, _ = algorithm.step(state, coin)
+        snapshots.append(np.asarray(state.previous))
+        memories.append(np.asarray(state.memory))
+    for t in (1, 2, 3):
+        np.testing.assert_array_equal(snapshots[t], thetas[0])
+        np.testing.assert_array_equal(memories[t], memories[0])
+    np.testing.assert_array_equal(snapshots[4], thetas[4])
+    assert np.abs(memories[4] - memories[0]).max() > 0
+
+
+def test_fedpg_br_takes_its_coin_from_the_batch_sizes():
+    page = PAGE._replace(estimator=Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"))
+    algorithm = fedpg_br(ENV, POLICY, **{**OPTIONS, "page": page}, aggregator=fedpg_br_filter(sigma=1.0, batch=6))
+    assert algorithm.p == pytest.approx(2 / 8)
+    assert algorithm.page.anchor == "snapshot"
+    state = algorithm.init(jax.random.key(0))
+    for coin in (True, False, False, True):
+        state, metrics = algorithm.step(state, jnp.bool_(coin))
+        assert np.isfinite(np.asarray(state.parameters)).all()
+    assert float(metrics.byzantine_weight) == 0.0
+
+
+def test_whitened_coefficients_against_numpy():
+    theta = POLICY.init(jax.random.key(1))[None]
+    episodes = collect(ENV, POLICY, theta, jax.random.split(jax.random.key(2), 1), 7, tabular.HORIZON)
+    q = np.asarray(whitened_coefficients(Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"), episodes))
+    rewards, lengths = np.asarray(episodes.rewards)[0, 0], np.asarray(episodes.lengths)[0]
+    for i, n in enumerate(lengths):
+        to_go = np.array([sum(0.9 ** (h - t) * rewards[h, i] for h in range(t, n)) for t in range(n)])
+        expected = (to_go - to_go.mean()) / (to_go.std() + 1e-8) / lengths.mean()
+        np.testing.assert_allclose(q[0, 0, :n, i], expected, rtol=1e-4, atol=1e-5)
+        assert np.all(q[0, 0, n:, i] == 0)
+    gradient = estimate(Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"), POLICY, theta, episodes)
+    assert 0 < float(jnp.linalg.norm(gradient)) < 2
+
+
+def test_filter_drops_what_is_far_from_the_majority():
+    key = jax.random.key(0)
+    honest = 0.01 * jax.random.normal(key, (9, 4)) + 1.0
+    far = jnp.full((4, 4), -3.0)
+    got = jb.aggregate("fedpg-br:sigma=0.06,batch=16", key, jnp.concatenate([honest, far]))
+    np.testing.assert_allclose(got, honest.mean(0), rtol=1e-5)
+    spread = jnp.concatenate([jax.random.normal(key, (9, 4)), jnp.full((4, 4), 1e6)])  # wider than σ allows
+    assert float(jnp.abs(jb.aggregate("fedpg-br", key, spread)).max()) < 10
+
+
+@pytest.mark.parametrize(("kind", "weights"), [("whitened", "trajectory"), ("gpomdp", "per-step")])
+def test_estimates_and_weights_that_do_not_go_together(kind, weights):
+    with pytest.raises(jb.UsageError, match="belong together"):
+        Estimator(kind, weights=weights).check()
