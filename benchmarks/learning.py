@@ -42,6 +42,17 @@ def configurations() -> dict[str, dict]:
         named[f"literal-{attack}"] = {**LIARS, "attack": attack, "baseline": "none", "weight_clip": None}
         named[f"table-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-paper"}
         named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
+    named["best-page-pg"] = {"algorithm": "page-pg", "preset": "cartpole-best", "trajectories": 4000}
+    named["best-k13"] = {"agents": 13, "preset": "cartpole-best", "trajectories": 4000}
+    for attack in ("alie", "ipm", "min-max", "mimic", "opt-alie", "gradient-found"):
+        named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
+    for attack in ("none", *ATTACKS):
+        liars = {"agents": 13} if attack == "none" else {**LIARS, "attack": attack}
+        for preset in ("lunarlander", "lunarlander-paper"):
+            named[f"{preset}-decbyzpg-{attack}"] = {**liars, "env": "LunarLander-v3", "preset": preset}
+            named[f"{preset}-dec-page-pg-{attack}"] = {
+                **liars, "env": "LunarLander-v3", "preset": preset, "algorithm": "dec-page-pg",
+            }  # fmt: skip
     for name, options in SEARCH.items():
         named[f"search-{name}"] = {
             **LIARS,

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -28,7 +27,6 @@ from jaxbyz.schedules import Schedule, fixed
 
 FLOAT_BYTES = 4
 DEFAULT_PAGE = Page()
-TRUE = np.bool_(True)
 
 
 class State(NamedTuple):
@@ -133,7 +131,7 @@ def decbyzpg(
         keys = _keys(state, K)
         mask = schedule(keys.schedule, state.step)
         memory = _previous_estimate(page, state)
-        sampled = sample(coin, state.parameters, state.previous, memory, keys.agents, mask)
+        sampled = sample.either(coin, state.parameters, state.previous, memory, keys.agents, mask)
         aggregate = exchange(
             keys.gradients, aggregator, state.rules, sampled.estimate, mask, attack.gradients,
             equivocates=attack.equivocates, memory=state.adversary, step=state.step,
@@ -202,11 +200,13 @@ def byzpg(
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
         nothing = jnp.zeros((1, K))
 
-        def workers(coin: Array = TRUE) -> tuple[Sampled, Array, Array, Any, Any]:
-            theta, before, memory = (
-                jnp.tile(x, (K, 1)) for x in (state.parameters, state.previous, _previous_estimate(page, state))
-            )
-            sampled = sample(coin, theta, before, memory, keys.agents, mask)
+        def workers() -> tuple[Sampled, Array, Array, Any, Any]:
+            known = (state.parameters, state.previous, _previous_estimate(page, state))
+            theta, before, memory = (jnp.tile(x, (K, 1)) for x in known)
+            if alone:
+                sampled = sample.large(theta, keys.agents, mask)
+            else:
+                sampled = sample.either(coin, theta, before, memory, keys.agents, mask)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
             guess = seen_rule(aggregator, key_guess, rule_state)
             view = View(sampled.estimate, mask, guess, state.adversary, state.step)
@@ -216,13 +216,11 @@ def byzpg(
 
         def server() -> tuple[Sampled, Array, Array, Any, Any]:
             memory = _previous_estimate(page, state)
-            alone = sample(
-                jnp.bool_(False), state.parameters, state.previous, memory, keys.agents[:1], jnp.zeros((1,), bool)
-            )
-            everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), alone)
-            return everyone, alone.estimate, nothing, rule_state, state.adversary
+            own = sample.small(state.parameters, state.previous, memory, keys.agents[:1], jnp.zeros((1,), bool))
+            everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
+            return everyone, own.estimate, nothing, rule_state, state.adversary
 
-        sampled, v, shares, rule_state, adversary = jax.lax.cond(coin, workers, server) if alone else workers(coin)
+        sampled, v, shares, rule_state, adversary = jax.lax.cond(coin, workers, server) if alone else workers()
         theta, optimizer_state = ascend(optimizer, v, state.optimizer, state.parameters)
         following = State(
             state.step + 1,
@@ -233,7 +231,9 @@ def byzpg(
             jax.tree.map(lambda leaf: leaf[None], rule_state),
             adversary,
         )
-        upwards = coin if alone else TRUE  # gradients go up when workers sampled, parameters always come down
+        upwards = (
+            coin if alone else jnp.bool_(True)
+        )  # gradients go up when workers sampled, parameters always come down
         bytes_sent = jnp.where(upwards, 2.0, 1.0) * (K * D * FLOAT_BYTES)
         metrics = _metrics(
             page, coin, sampled, mask, jnp.tile(v, (K, 1)), jnp.tile(shares, (K, 1)),

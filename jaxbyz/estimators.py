@@ -27,8 +27,8 @@ class Estimator(NamedTuple):
     """Which estimate is made of a batch.
 
     kind:     gpomdp: q_t = Σ_{h≥t} (γ^h r_h − b_h); reinforce: q_t = Σ_h γ^h r_h − b; whitened: q_t = the reward to go
-              Σ_{h≥t} γ^{h−t} r_h less its mean over the episode, over its deviation, all divided by the batch's steps an
-              episode (FedPG-BR's estimate, not of ∇J but of bounded size)
+              Σ_{h≥t} γ^{h−t} r_h less its mean over the episode, over its deviation, all divided by the batch's steps
+              an episode (FedPG-BR's estimate, not of ∇J but of bounded size)
     gamma:    discount γ
     horizon:  H; rewards after an episode's end are zero, a constant baseline is subtracted up to H all the same
     baseline: none; constant (b_h = b = baseline_value); leave-one-out: the mean over the *other* episodes of the batch,

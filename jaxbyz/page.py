@@ -78,13 +78,22 @@ class Sampled(NamedTuple):
     largest: Float[Array, " A"]
 
 
-def sampler(
-    environment: Environment, policy: Policy, page: Page, interference: Interference | None
-) -> Callable[..., Sampled]:
-    """(coin [], θ_t [A, D], θ_{t−1} [A, D], v_{t−1} [A, D], keys [A], mask [A]) -> Sampled.
+class Sampler(NamedTuple):
+    """How A agents sample and estimate in one iteration.
 
-    With one coin for all, only the branch it shows is run, also under vmap over everything else.
+    large:  (θ_t [A, D], keys [A], mask [A]) -> Sampled, c_t = 1
+    small:  (θ_t, θ_{t−1}, v_{t−1} [A, D], keys, mask) -> Sampled, c_t = 0
+    either: (coin [], θ_t, θ_{t−1}, v_{t−1}, keys, mask) -> Sampled. With one coin for all, only the branch it shows is
+            run, also under vmap over everything else.
     """
+
+    large: Callable[..., Sampled]
+    small: Callable[..., Sampled]
+    either: Callable[..., Sampled]
+
+
+def sampler(environment: Environment, policy: Policy, page: Page, interference: Interference | None) -> Sampler:
+    """The sampler of an environment, a policy and a batch plan, for agents that lie as `interference` says."""
     estimator = page.estimator
 
     def run(parameters: Array, keys: PRNGKeyArray, mask: Bool[Array, " A"], batch: int) -> Episodes:
@@ -99,7 +108,7 @@ def sampler(
 
     def summary(episodes: Episodes, estimate: Array, ess: Array, largest: Array) -> Sampled:
         returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
-        return Sampled(estimate, returns, lengths, ess, largest)
+        return Sampled(clip_norm(estimate, page.clip_norm), returns, lengths, ess, largest)
 
     @fold_agents
     def large(parameters: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
@@ -115,17 +124,14 @@ def sampler(
         before = estimate(estimator, policy, previous, episodes, weights.values)
         return summary(episodes, now + (memory - before), weights.ess, weights.largest)
 
-    def sample(
+    def either(
         coin: Array, parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array
     ) -> Sampled:
-        sampled = jax.lax.cond(
-            coin,
-            lambda: large(parameters, keys, mask),
-            lambda: small(parameters, previous, memory, keys, mask),
+        return jax.lax.cond(
+            coin, lambda: large(parameters, keys, mask), lambda: small(parameters, previous, memory, keys, mask)
         )
-        return sampled._replace(estimate=clip_norm(sampled.estimate, page.clip_norm))
 
-    return sample
+    return Sampler(large, small, either)
 
 
 def clip_norm(vectors: Float[Array, "A D"], limit: float | None) -> Float[Array, "A D"]:

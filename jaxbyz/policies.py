@@ -126,7 +126,7 @@ def mlp_policy(
 
 
 def categorical(
-    network: nn.Module, observation_size: int, actions: ActionSpace, output_scale: float = 1.0, _: float = 0.0
+    network: MLP, observation_size: int, actions: ActionSpace, output_scale: float = 1.0, _: float = 0.0
 ) -> Policy:
     """Softmax over the network's outputs; one uniform number draws an action through the cumulative distribution."""
 
@@ -136,7 +136,8 @@ def categorical(
     example, unravel = ravel_pytree(start(jax.random.key(0)))
 
     def apply(tree: Any, observations: Array) -> Array:
-        return jax.nn.log_softmax(output_scale * network.apply(tree, observations), axis=0)
+        logits = jnp.asarray(network.apply(tree, observations))
+        return jax.nn.log_softmax(output_scale * logits, axis=0)
 
     def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:
         return jax.random.uniform(key, (steps, 1, lanes))
@@ -157,7 +158,7 @@ def categorical(
 
 
 def gaussian(
-    network: nn.Module, observation_size: int, actions: ActionSpace, output_scale: float = 1.0, initial_std: float = 0.5
+    network: MLP, observation_size: int, actions: ActionSpace, output_scale: float = 1.0, initial_std: float = 0.5
 ) -> Policy:
     """Independent normals with the network's outputs as means and learnt, state-independent deviations."""
     n = actions.n
@@ -172,7 +173,7 @@ def gaussian(
     example, unravel = ravel_pytree(start(jax.random.key(0)))
 
     def apply(tree: Any, observations: Array) -> Array:
-        mean = centre + half[:, None] * output_scale * network.apply(tree["net"], observations)
+        mean = centre + half[:, None] * output_scale * jnp.asarray(network.apply(tree["net"], observations))
         return jnp.concatenate([mean, jnp.broadcast_to(tree["log_std"][:, None], mean.shape)], axis=0)
 
     def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:

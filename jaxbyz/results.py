@@ -58,7 +58,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write compressed arrays through a temporary file."""
-    _atomically(path, lambda file: np.savez_compressed(file, **arrays))
+    _atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
 
 
 def _atomically(path: Path, write: Any) -> None:

@@ -107,7 +107,7 @@ def collect(
         drawn, t = inputs
         distribution = jax.vmap(policy.apply)(trees, lanes.observation)
         action = jax.vmap(policy.sample)(distribution, drawn["noise"])
-        if act is not None:
+        if act is not None and mask is not None:
             lied = act(drawn["lie"], action if discrete else jnp.swapaxes(action, 1, 2))
             lied = lied if discrete else jnp.swapaxes(lied, 1, 2)
             action = jnp.where(mask.reshape(A, *[1] * (action.ndim - 1)), lied, action)
@@ -151,13 +151,14 @@ def collect(
     chunks, lanes, buffers = jax.lax.while_loop(
         lambda carry: (carry[0] < most) & jnp.any(carry[1].alive), body, (jnp.int32(0), start, buffers)
     )
-    return Episodes(*buffers, lanes.terminated, chunks)
+    observations, actions, log_probs, rewards, alive = buffers
+    return Episodes(observations, actions, log_probs, rewards, alive, lanes.terminated, chunks)
 
 
 def _over_lanes(environment: Environment) -> Any:
     """environment.step over lanes: state leaves [M, …], actions [M] or [a, M], observations out as [O, M]."""
     action_axis = 0 if environment.actions.discrete else 1
-    return jax.vmap(environment.step, in_axes=(0, 0, action_axis), out_axes=Step(1, 0, 0, 0, 0))
+    return jax.vmap(environment.step, in_axes=(0, 0, action_axis), out_axes=Step(*(1, 0, 0, 0, 0)))  # type: ignore[arg-type]
 
 
 def _chunk(x: Array) -> Array:

@@ -167,13 +167,13 @@ def segments(
         runs = jax.tree.map(lambda leaf: leaf[index], runs)
         if mesh is not None:
             runs = jax.device_put(runs, NamedSharding(mesh, PartitionSpec("seeds")))
-    output_at = jnp.asarray(output_at, jnp.int32)[index]
+    outputs = jnp.asarray(output_at, jnp.int32)[index]
 
     while done < T:
         n = min(length, T - done)
         part = np.zeros((*coins.shape[:-1], length), bool)
         part[..., :n] = coins[..., done : done + n]
-        runs, metrics = advance(runs, part[index] if own_coins else part, output_at, jnp.int32(n))
+        runs, metrics = advance(runs, part[index] if own_coins else part, outputs, jnp.int32(n))
         done += n
         yield Segment(
             done,

@@ -129,9 +129,8 @@ def test_small_batch_uses_the_previous_parameters_and_estimate():
     np.testing.assert_array_equal(first.previous, state.parameters)
     second, _ = algorithm.step(first, jnp.bool_(False))
     keys = jax.random.split(jax.random.fold_in(first.key, first.step), 4)[:1]
-    expected = sampler(ENV, POLICY, PAGE, None)(
-        jnp.bool_(False), first.parameters, first.previous, first.memory, keys, jnp.zeros(1, bool)
-    )
+    small = sampler(ENV, POLICY, PAGE, None).small
+    expected = small(first.parameters, first.previous, first.memory, keys, jnp.zeros(1, bool))
     np.testing.assert_allclose(second.memory, expected.estimate, rtol=1e-5, atol=1e-5)
 
 

@@ -151,7 +151,7 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
     keys, mask = jax.random.split(jax.random.key(3), 1), jnp.zeros((1,), bool)
     page = Page(N=10, B=B, estimator=Estimator(gamma=gamma, horizon=horizon))
     sample = sampler(environment, policy, page, None)
-    ours = jax.jit(sample)(jnp.bool_(False), theta, previous, memory, keys, mask)
+    ours = jax.jit(sample.either)(jnp.bool_(False), theta, previous, memory, keys, mask)
 
     record = collect(environment, policy, theta, keys, B, horizon)
     C = record.rewards.shape[2]
@@ -170,7 +170,7 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
         - numpy_gpomdp(before, episodes, gamma, unravel, behaviour=now)
     )
     np.testing.assert_allclose(ours.estimate[0], expected, rtol=2e-4, atol=2e-3)
-    large = jax.jit(sample)(jnp.bool_(True), theta, previous, memory, keys, mask)
+    large = jax.jit(sample.either)(jnp.bool_(True), theta, previous, memory, keys, mask)
     assert float(jnp.abs(large.estimate - ours.estimate).max()) > 0.1
 
 

@@ -51,7 +51,7 @@ def prepare_jax() -> None:
 
     with contextlib.suppress(RuntimeError):  # JAX has started already, in a notebook or a test: take it as it is
         jax.config.update("jax_num_cpu_devices", available_cores())
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values.get("jax_compilation_cache_dir") is None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

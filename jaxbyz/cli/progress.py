@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Any, Protocol
 
 
@@ -80,14 +79,12 @@ class Bar:
         )
 
     def __enter__(self) -> Bar:
-        self.bar.__enter__()
+        self.bar.start()
         self.task: Any = self.bar.add_task("compiling", total=self.total, honest_return="–", speed="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.__exit__(kind, value, trace)
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
 
     def update(self, trajectories: int, honest_return: float, steps: float) -> None:
         """Move the bar."""

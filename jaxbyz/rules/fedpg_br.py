@@ -16,8 +16,8 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
 
     S are the messages with more than n/2 of all within T (themselves included), μ_mom the member of S nearest to the
     mean of S. When G holds fewer than (1 − α)n messages or S is empty, the filter is run again with T = 2σ. If S is
-    empty even then (their code has no answer), T grows until it is not. σ bounds the honest deviation and belongs to the
-    estimator (`whitened`) and the task; with a σ far too large the filter lets everything through.
+    empty even then (their code has no answer), T grows until it is not. σ bounds the honest deviation and belongs to
+    the estimator (`whitened`) and the task; with a σ far too large the filter lets everything through.
     Breakdown point 1/2; cost n²·D.
     """
 
