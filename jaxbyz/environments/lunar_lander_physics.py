@@ -21,7 +21,8 @@ visiting one row means δ = −(J·v − target)/(J M⁻¹ Jᵀ), clipped to the
 **Flight in closed form.** Without ground both pins can be eliminated. With v the hull's velocity, ω its spin, w_i the
 legs' and a, b_i the pin's levers turned by 90°, the legs move at v + ω a − w_i b_i, so that u = (vx, vy, ω, w0, w1) is
 all there is. Its mass matrix M follows from the kinetic energy; total momentum p = M u survives any pin impulse; so
-u = M⁻¹p (`lunar_lander_bodies.respond`), plus two coupled scalars for motor and stop of each leg. No iteration is left.
+u = M⁻¹p (`lunar_lander_bodies.respond`), plus two coupled scalars for motor and stop of each leg. What
+180 sweeps would leave undone of it is known too, as a power of their rate of convergence.
 
 **Ground by iteration, with memory.** A leg is 68 times lighter than the hull it carries. Visiting rows in turn passes
 the hull's weight to the ground in tiny portions, and 180 sweeps are not enough to converge. Box2D therefore starts each
@@ -31,8 +32,8 @@ shows is thus the *unconverged, remembered* one, and to be faithful is to do the
 same memory: joint impulses and the impulses of each named contact point are part of the state (`lunar_lander_contact`).
 
 **Positions.** Velocities that obey the rows still let positions drift. After the move, contacts push legs out by a
-fifth of what they sank beyond 0.005, joints are closed exactly, and this repeats until all is within tolerance, mostly at
-once. A leg that would pass into the ground within the step is stopped at the time of impact (`lunar_lander_impact`).
+fifth of what they sank beyond 0.005, joints are closed exactly, and this repeats until all is within tolerance, mostly
+at once. A leg that would pass into the ground within the step is stopped at the time of impact (`lunar_lander_impact`).
 
 **Contact flags.** They say what gymnasium's contact listener last heard, not whether a leg touches: leaving a segment
 clears the flag even if the leg now stands on the next one. Touching is decided at the start of a step or at an impact.
@@ -117,7 +118,7 @@ def _moved(pose: Bodies, velocity: Bodies) -> Bodies:
 def _flight(world: World) -> World:
     """A step without ground, for every lane."""
     pose, velocity = _bodies(world.pose), _bodies(world.velocity)
-    velocity, impulses = flight_velocity(pose, velocity)
+    velocity, impulses = flight_velocity(pose, velocity, (tuple(world.joint_impulse[0]), tuple(world.joint_impulse[1])))
     moved, _ = correct_joints(_moved(pose, velocity), joint_angles(pose))
     nowhere = jnp.zeros_like(world.touching)
     return world._replace(
@@ -265,11 +266,13 @@ def assembled(terrain: jax.Array, x: float, y: float, push: jax.Array, fall: jax
         (zero + x + ANCHOR_X, zero + y, zero - REFERENCE),
         (zero + x - ANCHOR_X, zero + y, zero + REFERENCE),
     )
-    velocity, _ = flight_velocity(pose, ((push[0], push[1], push[2]), (zero, fall, zero), (zero, fall, zero)))
+    falling = ((push[0], push[1], push[2]), (zero, fall, zero), (zero, fall, zero))
+    velocity, impulses = flight_velocity(pose, falling, ((zero,) * 4,) * 2)
     moved = _moved(pose, velocity)
     for _ in range(3):
         moved, _ = correct_joints(moved, joint_angles(pose))
-    return at_rest(terrain, _array(moved).reshape(3, 3), _array(velocity).reshape(3, 3))
+    world = at_rest(terrain, _array(moved).reshape(3, 3), _array(velocity).reshape(3, 3))
+    return world._replace(joint_impulse=jnp.stack([value for force in impulses for value in force]).reshape(2, 4))
 
 
 def at_rest(terrain: jax.Array, pose: jax.Array, velocity: jax.Array) -> World:
