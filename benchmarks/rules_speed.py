@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -21,8 +22,8 @@ import numpy as np
 
 REPEATS, BUDGET = 9, 3.0
 SIZES = ("10x1000", "50x1000", "50x100000", "200x1000", "200x10000", "10x1000000", "50x1000000")
-# byzfl's own exponential searches are timed with as many Byzantines as end in seconds; ours also where they never would.
-EXPONENTIAL = {"mda": 2, "smea": 2}
+# Exponential searches are timed with as many Byzantines as let the others end within minutes.
+EXPONENTIAL = ("mda", "smea")
 
 
 def messages(n: int, D: int) -> np.ndarray:
@@ -81,7 +82,8 @@ def _byzpy(name: str, f: int):
         "median": lambda: median.CoordinateWiseMedian(),
         "trimmed-mean": lambda: trimmed_mean.CoordinateWiseTrimmedMean(f=f),
         "rfa": lambda: geometric_median.GeometricMedian(), "krum": lambda: krum.Krum(f=f),
-        "multi-krum": lambda: krum.MultiKrum(f=f, q=1), "mda": lambda: minimum_diameter_average.MinimumDiameterAveraging(f=f),
+        "multi-krum": lambda: krum.MultiKrum(f=f, q=1),
+        "mda": lambda: minimum_diameter_average.MinimumDiameterAveraging(f=f),
         "monna": lambda: monna.MoNNA(f=f), "smea": lambda: smea.SMEA(f=f), "caf": lambda: caf.CAF(f=f),
         "centered-clipping": lambda: center_clipping.CenteredClipping(c_tau=100.0, M=1),
         "cge": lambda: comparative_gradient_elimination.ComparativeGradientElimination(f=f),
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--sizes", nargs="*", default=SIZES)
     parser.add_argument("--rules", nargs="*")
+    parser.add_argument("--append", action="store_true", help="keep rows of other sizes and rules already in the file")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "rules_speed.json"))
     options = parser.parse_args()
     if options.serve:
@@ -152,16 +155,19 @@ def main() -> None:
         )
         found = json.loads(there.stdout.readline())
     record = {
-        "machine": {"processor": _processor(), "cores": __import__("os").cpu_count(), "python": platform.python_version()},
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {"jax": jax.__version__, "numpy": np.__version__, **found.get("versions", {})},
-        "load": __import__("os").getloadavg(),
         "rows": [],
     }  # fmt: skip
+    if options.append and Path(options.out).exists():
+        record["rows"] = json.loads(Path(options.out).read_text())["rows"]
     for size in options.sizes:
         n, D = map(int, size.split("x"))
         for name in names:
             entry = (aggregators if name in aggregators else pre_aggregators)[name]
-            f = EXPONENTIAL.get(name) or min(n // 5, entry.most(n))
+            f = min(n // 5, entry.most(n))
+            if name in EXPONENTIAL and there is not None:
+                f = 2 if n * D <= 50_000 else 1
             try:
                 samples, compiling = ours(name, n, D, f)
             except Exception as error:
@@ -174,8 +180,10 @@ def main() -> None:
                 programs |= json.loads(there.stdout.readline())
             best = min(samples)
             ratios = {p: round(min(s) / best, 2) for p, s in programs.items() if p != "jaxbyz" and isinstance(s, list)}
-            record["rows"].append({"rule": name, "n": n, "D": D, "f": f, "compile_s": round(compiling, 3),
-                                   "samples_s": programs, "times_faster": ratios})  # fmt: skip
+            row = {"rule": name, "n": n, "D": D, "f": f, "compile_s": round(compiling, 3), "load": os.getloadavg()[0]}
+            kept = [r for r in record["rows"] if (r["rule"], r["n"], r["D"], r["f"]) != (name, n, D, f)]
+            rounded = {p: [float(f"{t:.4g}") for t in s] if isinstance(s, list) else s for p, s in programs.items()}
+            record["rows"] = [*kept, row | {"samples_s": rounded, "times_faster": ratios}]
             print(f"{size:>12} {name:18s} f={f:<3d} {best * 1e3:9.3f} ms  " + "  ".join(
                 f"{p} ×{r}" for p, r in ratios.items()), flush=True)  # fmt: skip
             Path(options.out).write_text(json.dumps(record, indent=1) + "\n")

@@ -38,7 +38,10 @@ def middle(drop: int) -> Selection:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        low, high = (computed_once(ranked_rows(messages, range(r, r + 1))[0])[None] for r in (drop, n - drop - 1))
+        low, high = (
+            computed_once(lambda part, r=r: ranked_rows(part, range(r, r + 1))[0], messages)[None]
+            for r in (drop, n - drop - 1)
+        )
         inside = (messages > low) & (messages < high)
         at_low, at_high = messages == low, messages == high
         # Values tied with an end share equally the places left at that end.
@@ -53,12 +56,21 @@ def middle(drop: int) -> Selection:
 def around_median(drop: int) -> Selection:
     """The n − `drop` values nearest to the median; those at the same distance share the last places equally."""
 
+    def reach_of(messages: Array, median: Array) -> Array:
+        """Distance of the last value that is kept."""
+
+        def reach(part: Array, centre: Array) -> Array:
+            last = part.shape[0] - drop - 1
+            return ranked_rows([jnp.abs(row - centre) for row in part], range(last, last + 1))[0]
+
+        return computed_once(reach, messages, median)
+
     def mean(messages: Array) -> Array:
         count = messages.shape[0] - drop
         median = median_rows(messages)
+        reach = reach_of(messages, median)
         rows = list(messages)  # row by row, so that each step is one loop over D
         gaps = [jnp.abs(row - median) for row in rows]
-        reach = computed_once(ranked_rows(gaps, range(count - 1, count))[0])
         inside, at = [gap < reach for gap in gaps], [gap == reach for gap in gaps]
         places = count - add_rows([mark.astype(reach.dtype) for mark in inside])
         shared = places / add_rows([mark.astype(reach.dtype) for mark in at])
@@ -68,8 +80,8 @@ def around_median(drop: int) -> Selection:
 
     def weights(messages: Array) -> Array:
         count = messages.shape[0] - drop
-        gaps = jnp.abs(messages - median_rows(messages)[None])
-        reach = computed_once(ranked_rows(gaps, range(count - 1, count))[0])[None]
+        median = median_rows(messages)
+        gaps, reach = jnp.abs(messages - median[None]), reach_of(messages, median)[None]
         inside, at = gaps < reach, gaps == reach
         places = (count - _count(inside)) / _count(at)
         return (inside + at * places).astype(messages.dtype) * (1.0 / count)

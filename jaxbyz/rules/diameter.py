@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, squared_norms, usable, weighted
+from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, largest_square, mix, squared_norms, weighted
 from jaxbyz.rules.distances import lowest, neighbour_sums, ranks, squared_distances
 
 LEVELS_LIMIT = 8  # up to this f all 2^f sets of a level are one array; beyond it a depth-first search takes over
@@ -185,7 +185,7 @@ def monna(byzantine: int = 0) -> Rule:
         if not 0 <= byzantine < n:
             raise ValueError(f"monna: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         squares = squared_norms(jax.lax.stop_gradient(messages - receiver.own[None]))
-        ok = usable(messages) & jnp.isfinite(squares)
+        ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
         squares = jnp.where(ok, squares, jnp.inf)
         own = jnp.arange(n) == receiver.index  # one's own vector is always among the nearest
         share = chosen(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)[None]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbyz.rules.base import largest_square
-from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, median_rows, ranked_rows
+from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
 
 
 def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
@@ -16,7 +16,7 @@ def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Ar
     Rows and columns of unusable messages are zero. A non-finite entry spoils only its own row and column of the
     product, so one product serves to find and to exclude such rows. c is near the honest rows whatever the others sent.
     """
-    centre = median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages))
+    centre = median_rows(messages)
     y = messages - centre[None]
     gram = _products(y)
     ok = jnp.diagonal(gram) <= largest_square(messages.dtype)  # a comparison with NaN is False
@@ -75,17 +75,23 @@ def ranks(scores: Float[Array, " n"]) -> Array:
 
 
 def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
-    """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
-    return lowest(squares, count)
+    """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share.
+
+    Cost n²·log²n: a sorting network finds each row's `count`-th distance.
+    """
+    squares = jax.lax.stop_gradient(squares)
+    if squares.shape[0] <= NETWORK_LIMIT:
+        last = computed_once(lambda part: ranked_rows(part, range(count - 1, count))[0], squares.T)[:, None]
+    else:
+        last = jnp.sort(squares, axis=1)[:, count - 1 : count]
+    inside, at = squares < last, squares == last
+    places = count - jnp.sum(inside, axis=1, keepdims=True, dtype=squares.dtype)
+    return inside + at * (places / jnp.sum(at, axis=1, keepdims=True, dtype=squares.dtype))
 
 
 def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     """Sum of the `count` least entries of each row of a symmetric matrix (the zero distance to itself is one)."""
     squares = jax.lax.stop_gradient(squares)
-    n = squares.shape[0]
-    if n <= 32:
-        return add_rows(ranked_rows(squares, range(count)))
-    if n <= NETWORK_LIMIT:  # by counting: a smaller program than the network
-        kept = lowest(squares, count)
-        return jnp.sum(jnp.where(kept > 0, kept * squares, 0.0), axis=1)
+    if squares.shape[0] <= NETWORK_LIMIT:
+        return computed_once(lambda part: add_rows(ranked_rows(part, range(count))), squares)
     return jnp.sum(jnp.sort(squares, axis=1)[:, :count], axis=1)

@@ -44,10 +44,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         return w
 
     def by_passes(messages: Array) -> Array:
-        if start == "median":
-            first = median_rows(jnp.where(jnp.isnan(messages), jnp.inf, messages))
-        else:
-            first = jnp.zeros_like(messages[0])
+        first = median_rows(messages) if start == "median" else jnp.zeros_like(messages[0])
         squares = squared_norms(messages - first[None])
         ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
         safe, squares = jnp.where(ok[:, None], messages, 0.0), jnp.where(ok, squares, 0.0)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, usable, weighted
 from jaxbyz.rules.distances import centred_gram, lowest
 
-SQUARINGS = 20  # the matrix to the power 2^20: directions within a factor 1 − 1e-6 of the largest count as equal
+SQUARINGS = 15  # the matrix to the power 2^15: eigenvalues within a factor 1 − 1e-4 of the largest count as equal
 
 
 def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
