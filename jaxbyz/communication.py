@@ -65,9 +65,7 @@ def exchange(
     if alike and not (rule.personal or rule.random or rule.stateful):
         sent = received(key_forge, view, forge, jnp.int32(0), restore_own=False)
         one = rule.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), first)
-        return Outcome(
-            jnp.broadcast_to(one.rows, messages.shape), jnp.broadcast_to(one.shares, (K, K)), states
-        )
+        return Outcome(jnp.broadcast_to(one.rows, messages.shape), jnp.broadcast_to(one.shares, (K, K)), states)
 
     common = received(key_forge, view, forge, jnp.int32(0), restore_own=False) if alike else None
 
@@ -77,9 +75,7 @@ def exchange(
             sent = received(key_forge, view, forge, index, restore_own=rule.personal)
         else:
             sent = common.at[index].set(messages[index]) if rule.personal else common
-        outcome = rule.apply(
-            jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state
-        )
+        outcome = rule.apply(jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state)
         return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
 
     receivers = (jnp.arange(K, dtype=jnp.int32), states)

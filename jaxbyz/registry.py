@@ -38,9 +38,7 @@ class Entry(NamedTuple):
                 raise UsageError(f"{self.name}: unknown option {option!r}; options: {allowed}")
         given = {"agents": agents, "byzantine": byzantine}
         try:
-            return self.factory(
-                **{k: v for k, v in given.items() if k in known and k not in options}, **options
-            )
+            return self.factory(**{k: v for k, v in given.items() if k in known and k not in options}, **options)
         except TypeError as error:
             raise UsageError(f"{self.name}: {error}") from error
 
