@@ -70,6 +70,8 @@ def test_every_attack_on_messages(name: str, place: str) -> None:
     again = jitted(key, x, jnp.asarray(MASKS["first"]), memory, jnp.int32(4))
     np.testing.assert_array_equal(again, told["first"])
 
+    if (name, place) == ("gradient-found", "parameters"):
+        return  # the slowest to compile; its search under vmap is covered on gradients
     batch = jnp.stack([x, messages(2)])
     batched = quick(jax.vmap(wire, (None, 0, None, None, None)))(
         key, batch, jnp.asarray(MASKS["first"]), memory, jnp.int32(4)
@@ -184,7 +186,7 @@ FIXED = (
 )
 
 
-@pytest.mark.parametrize("name", ["krum", "rfa", "mda"])
+@pytest.mark.parametrize("name", ["krum", "mda", pytest.param("rfa", marks=pytest.mark.slow)])
 def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
     """At least the damage of each fixed attack, and strictly more than what it starts from."""
     rule = aggregators[name].build(K, 1)
