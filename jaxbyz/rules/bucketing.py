@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, usable
+from jaxbyz.rules.distances import ranks
 
 
 def bucket_size(agents: int, byzantine: int, alpha_max: float) -> int:
@@ -29,7 +30,7 @@ def bucketing(size: int = 2) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
         buckets = -(-n // size)
-        place = jax.random.permutation(key, n)  # [n]: where each message lands
+        place = ranks(jax.random.uniform(key, (n,)))  # [n]: where each message lands, a random permutation
         ok = usable(messages)
         member = (place[None, :] // size == jnp.arange(buckets)[:, None]) & ok[None]  # [m, n]
         member = jnp.where(jnp.any(member, axis=1, keepdims=True), member, ok[None]).astype(messages.dtype)

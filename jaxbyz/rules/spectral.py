@@ -19,13 +19,22 @@ def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     the projectors on its directions. Not differentiated: the direction is held fixed.
     """
     tiny = jnp.finfo(matrix.dtype).tiny
+    pure = 1.0 - 32.0 * jnp.finfo(matrix.dtype).eps  # tr(m²) = 1 for a projector of trace one on a single direction
 
-    def square(_: int, m: Array) -> Array:
-        m = m / jnp.maximum(jnp.trace(m), tiny)
-        return jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
+    def normalised(m: Array) -> Array:
+        return m / jnp.maximum(jnp.trace(m), tiny)
 
-    m = jax.lax.fori_loop(0, SQUARINGS, square, jax.lax.stop_gradient(matrix))
-    return m / jnp.maximum(jnp.trace(m), tiny)
+    def mixed(carry: tuple[Array, Array, Array]) -> Array:
+        i, _, purity = carry
+        return (i < SQUARINGS) & (purity < pure)
+
+    def square(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        i, m, _ = carry
+        m = jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
+        return i + 1, normalised(m), jnp.trace(m)
+
+    start = normalised(jax.lax.stop_gradient(matrix))
+    return jax.lax.while_loop(mixed, square, (jnp.int32(0), start, jnp.zeros((), matrix.dtype)))[1]
 
 
 def weighted_gram(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> Float[Array, "n n"]:
