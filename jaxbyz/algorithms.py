@@ -16,8 +16,8 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.agreements import Agreement, diameter, run_agreement
-from jaxbyz.attacks import Attack, View, no_attack
-from jaxbyz.communication import exchange, received, seen_rule
+from jaxbyz.attacks import Attack, no_attack
+from jaxbyz.communication import exchange, omniscient_view, received
 from jaxbyz.environments import Environment
 from jaxbyz.page import Page, Sampled, sampler
 from jaxbyz.policies import Policy
@@ -141,9 +141,8 @@ def decbyzpg(
             keys.parameters, agreement, proposed, mask, attack.parameters,
             equivocates=attack.equivocates, memory=state.adversary, step=state.step,
         )  # fmt: skip
-        view = View(
-            sampled.estimate, mask, seen_rule(aggregator, keys.gradients, state.rules), state.adversary, state.step
-        )
+        first = jax.tree.map(lambda leaf: leaf[0], state.rules)
+        view = omniscient_view(keys.gradients, aggregator, first, sampled.estimate, mask, state.adversary, state.step)
         following = State(
             state.step + 1,
             state.key,
@@ -208,8 +207,9 @@ def byzpg(
             else:
                 sampled = sample.either(coin, theta, before, memory, keys.agents, mask)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
-            guess = seen_rule(aggregator, key_guess, rule_state)
-            view = View(sampled.estimate, mask, guess, state.adversary, state.step)
+            view = omniscient_view(
+                key_guess, aggregator, rule_state, sampled.estimate, mask, state.adversary, state.step
+            )
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
             out = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
             return sampled, out.rows, out.shares, out.state, attack.remember(view)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.agreements import Agreement, agreements, run_agreement
-from jaxbyz.attacks import Attack, View, attacks
+from jaxbyz.attacks import Attack, attacks
 from jaxbyz.attacks import from_function as attack_from_function
-from jaxbyz.communication import received, seen_rule
+from jaxbyz.communication import omniscient_view, received
 from jaxbyz.registry import UsageError, parse_spec
 from jaxbyz.rules import Receiver, Rule, aggregators, chain, pre_aggregators
 from jaxbyz.rules import from_function as rule_from_function
@@ -135,7 +135,7 @@ def attack(
     forge = liar.gradients if on == "gradients" else liar.parameters
     key_forge, key_rule = jax.random.split(key)
     faced = make_rule(rule, K, f)
-    view = View(messages, mask, seen_rule(faced, key_rule, faced.init(K, D)), liar.init(K, D), jnp.int32(0))
+    view = omniscient_view(key_rule, faced, faced.init(K, D), messages, mask, liar.init(K, D), 0)
     return jax.vmap(lambda r: received(key_forge, view, forge, r, restore_own=False))(jnp.arange(K, dtype=jnp.int32))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
@@ -30,14 +28,25 @@ def received(
     return jnp.where(lies[:, None], forge(key, view, receiver), view.messages)
 
 
-def seen_rule(rule: Rule, key: PRNGKeyArray, state: State) -> Callable[[Array], Array]:
-    """The rule as the adversary can try it out: messages [K, D] -> [D], with a key of its own guess."""
+def omniscient_view(
+    key: PRNGKeyArray,
+    rule: Rule,
+    state: State,
+    messages: Float[Array, "K D"],
+    mask: Bool[Array, " K"],
+    memory: Memory,
+    step: Int[Array, ""] | int,
+) -> View:
+    """What the adversary sees when receivers apply `rule`: it can try the rule out, but guesses the receivers' key."""
 
-    def aggregate(messages: Array) -> Array:
-        receiver = Receiver(messages[0], jnp.int32(0))
-        return rule.apply(key, messages, receiver, state).rows[0]
+    def trial(key: PRNGKeyArray, messages: Array, receiver: Int[Array, ""]) -> Array:
+        return rule.apply(key, messages, Receiver(messages[receiver], receiver), state).rows[0]
 
-    return aggregate
+    def guess(messages: Array) -> Array:
+        return trial(key, messages, jnp.int32(0))
+
+    step = jnp.asarray(step, jnp.int32)
+    return View(messages, mask, guess, memory, step, trial=trial, random=rule.random, weights=rule.graph)
 
 
 def exchange(
@@ -59,7 +68,7 @@ def exchange(
     K = messages.shape[0]
     key_forge, key_rule, key_guess = jax.random.split(key, 3)
     first = jax.tree.map(lambda leaf: leaf[0], states)
-    view = View(messages, mask, seen_rule(rule, key_guess, first), memory, jnp.asarray(step, jnp.int32))
+    view = omniscient_view(key_guess, rule, first, messages, mask, memory, step)
     alike = forge is None or not equivocates
 
     if alike and not (rule.personal or rule.random or rule.stateful):

@@ -12,7 +12,7 @@ import pytest
 
 from jaxbyz.agreements import diameter
 from jaxbyz.attacks import View, attacks, from_function, gradient_found, honest_mean, mirror, tried
-from jaxbyz.communication import received, seen_rule
+from jaxbyz.communication import omniscient_view, received
 from jaxbyz.rules import aggregators
 
 K, D, F = 7, 5, 2
@@ -196,13 +196,12 @@ def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
         chosen = {fixed: attacks[fixed].build(K, 1) for fixed in FIXED}
         chosen["begun"] = gradient_found(on="gradients", restarts=1, steps=0)
         chosen["found"] = gradient_found(on="gradients", restarts=4, steps=20)
-        guess = seen_rule(rule, key, rule.init(*x.shape))
-        view = View(x, mask, guess, (), jnp.int32(0))
+        view = omniscient_view(key, rule, rule.init(*x.shape), x, mask, (), 0)
         sent = {
             label: received(key, view, attack.gradients, jnp.int32(0), restore_own=False)
             for label, attack in chosen.items()
         }
-        outs = jax.vmap(guess)(jnp.stack(list(sent.values())))
+        outs = jax.vmap(view.rule)(jnp.stack(list(sent.values())))
         moved = jnp.linalg.norm(outs - honest_mean(x, mask)[None], axis=1)
         return dict(zip(sent, moved, strict=True))
 
@@ -248,12 +247,12 @@ def test_gradient_found_keeps_agreement_apart() -> None:
     @quick
     def after(key: jax.Array, x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
         def wires(attack) -> jax.Array:
-            view = View(x, mask, seen_rule(rule, key, ()), (), jnp.int32(0))
+            view = omniscient_view(key, rule, (), x, mask, (), 0)
             told = jax.vmap(lambda r: received(key, view, attack.parameters, r, restore_own=False))
             return told(jnp.arange(K))
 
         sent = jnp.stack([wires(attack) for attack in chosen.values()])  # [attack, receiver, sender, D]
-        rows = jax.lax.map(jax.vmap(seen_rule(rule, key, ())), sent)
+        rows = jax.lax.map(jax.vmap(omniscient_view(key, rule, (), x, mask, (), 0).rule), sent)
         return dict(zip(chosen, jax.vmap(lambda now: diameter(now, mask))(rows), strict=True))
 
     x, mask = messages(4, K, 4), jnp.arange(K) == 3

@@ -82,7 +82,7 @@ def test_theorem_rounds():
 
 @pytest.mark.parametrize("name", ["fixed", "rotating", "random"])
 def test_schedules_mark_f_agents_every_iteration(name):
-    schedule = jb.schedules[name].factory(7, 2)
+    schedule = jb.schedules.schedules[name].factory(7, 2)
     masks = np.stack([np.asarray(schedule(jax.random.fold_in(KEY, t), jnp.int32(t))) for t in range(14)])
     assert np.all(masks.sum(axis=1) == 2)
     changes = np.any(masks[1:] != masks[:-1], axis=1)

@@ -49,6 +49,7 @@ class Rule(NamedTuple):
     personal: the result depends on the receiver (its own row or its place in a graph)
     random:   the result depends on the key
     stateful: the result depends on the state
+    graph:    [K, K] mixing weights (receiver, sender) of a rule that lives on a graph; None for all-to-all
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, State], Outcome]
@@ -56,6 +57,7 @@ class Rule(NamedTuple):
     personal: bool = False
     random: bool = False
     stateful: bool = False
+    graph: Any = None
 
 
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Rule:

@@ -55,7 +55,7 @@ def clipped_gossip(
         shares = jnp.where(own, 1.0 - jnp.sum(pulls), pulls)
         return Outcome((receiver.own[None] + mix(pulls[None], gaps)), shares[None], state)
 
-    return Rule(apply, personal=True)
+    return Rule(apply, personal=True, graph=weights)
 
 
 def _root(square: Array) -> Array:
