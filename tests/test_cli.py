@@ -111,6 +111,19 @@ def test_plot_refuses(capsys, folder, tmp_path):
     assert "must end in" in refused(capsys, "plot", str(folder), "--out", str(tmp_path / "curves.txt"))
 
 
+def test_render_draws_an_episode(capsys, folder, tmp_path):
+    from PIL import Image
+
+    gif = tmp_path / "episode.gif"
+    assert main(["render", str(folder), "--out", str(gif), "--width", "160", "--columns", "3"]) == 0
+    assert "return" in capsys.readouterr().out
+    with Image.open(gif) as picture:
+        assert picture.is_animated and picture.size[0] == 160 and 5 < picture.n_frames <= 21
+    assert (tmp_path / "episode-strip.png").stat().st_size > 500
+    assert "must end in .gif" in refused(capsys, "render", str(folder), "--out", str(tmp_path / "episode.mp4"))
+    assert "agent=7" in refused(capsys, "render", str(folder), "--agent", "7")
+
+
 def test_list_names_everything(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)

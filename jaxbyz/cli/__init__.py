@@ -15,6 +15,7 @@ COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
     "plot": ("jaxbyz.cli.plot", "draw learning curves of run folders"),
     "evaluate": ("jaxbyz.cli.evaluate", "run a learnt policy for fresh episodes"),
+    "render": ("jaxbyz.cli.render", "draw an episode of a learnt policy as GIF and strip"),
     "certify": ("jaxbyz.cli.certify", "try to break rules by the paper's Definitions 2 and 4"),
     "list": ("jaxbyz.cli.listing", "name environments, algorithms, rules, attacks, agreements, presets"),
 }
