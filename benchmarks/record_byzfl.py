@@ -13,8 +13,8 @@ import argparse
 import byzfl
 import numpy as np
 
-SIZES = ((7, 2, 20), (12, 5, 9))  # messages, Byzantine, parameters
-DRAWS = 4
+SIZES = ((11, 3, 12),)  # messages, Byzantine, parameters
+DRAWS = 8
 
 
 def rules(f: int) -> dict:

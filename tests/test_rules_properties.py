@@ -145,7 +145,7 @@ def check_mda(n, fs):
 
 
 def test_both_searches_choose_alike_among_equals():
-    n, f = 12, 4
+    n, f = 10, 3
     clouds = np.random.default_rng(3).normal(size=(40, n, 5)).astype(np.float32)
 
     @jax.jit
@@ -178,7 +178,7 @@ def test_smea_is_exact():
 
 
 def test_smea_beyond_enumeration_is_a_local_minimum():
-    n, f = 14, 4
+    n, f = 12, 4
     x = np.random.default_rng(5).normal(size=(n, 6)).astype(np.float32)
     x[:2] += 20
     rule = aggregators["smea"].build(n, f, subsets=1)

@@ -88,26 +88,6 @@ def test_contract(kind, name):
     check_shape_shares_and_one_compilation(kind, name)
 
 
-@table
-def test_vmap_and_float64(kind, name):
-    rule, _ = build(kind, name)
-    with jax.enable_x64(True):
-        batch = np.stack([draw(s) for s in range(3)]).astype(np.float64)
-        state = jnp.zeros(D) if name == "centered-clipping" else ()
-
-        def call(key, messages):
-            return rule.apply(key, messages, Receiver(messages[0], jnp.int32(0)), state)
-
-        together = jax.jit(jax.vmap(call))(jax.random.split(jax.random.key(0), 3), jnp.asarray(batch))
-        assert together.rows.dtype == together.shares.dtype == jnp.float64
-    for i in range(3):
-        alone = compiled(kind, name, K, None)(
-            jax.random.split(jax.random.key(0), 3)[i], jnp.asarray(batch[i], jnp.float32), jnp.int32(0)
-        )
-        if name != "bucketing":  # keys draw other permutations in the other precision
-            np.testing.assert_allclose(together.rows[i], alone.rows, rtol=2e-4, atol=2e-5)
-
-
 def check_permutation(kind, name):
     if name in ("bucketing", "clipped-gossip"):
         return  # random, or on a graph: tested by itself
@@ -143,24 +123,31 @@ def check_unusable_messages_are_byzantine_votes(kind, name, what):
 
 
 @table
-def test_gradients_are_finite(kind, name):
+def test_vmap_float64_and_gradients(kind, name):
+    """In one program: double precision, a batch, and derivatives at smooth points, ties, zeros, unusable messages."""
     rule, f = build(kind, name)
-
-    @jax.jit
-    def gradient(x):
-        def score(x):
-            state = rule.init(K, D)
-            return jnp.sum(rule.apply(jax.random.key(0), x, Receiver(x[K - 1], jnp.int32(K - 1)), state).rows ** 2)
-
-        return jax.grad(score)(x)
-
     plain = draw(7)
     bad = plain.copy()
     bad[:f] = np.nan
-    for x in (plain, np.zeros_like(plain), np.ones_like(plain), np.repeat(plain[:1], K, axis=0), np.round(plain)):
-        assert np.isfinite(gradient(x)).all()
-    assert name == "mean" or np.isfinite(gradient(bad)[f:]).all()
-    assert np.abs(gradient(plain)).max() > 0
+    same = np.repeat(plain[:1], K, axis=0)
+    batch = np.stack([plain, draw(8), np.zeros_like(plain), np.ones_like(plain), same, np.round(plain), bad])
+
+    def total(key, messages):
+        state = rule.init(K, D)
+        rows = rule.apply(key, messages, Receiver(messages[K - 1], jnp.int32(K - 1)), state).rows
+        return jnp.sum(rows**2), rows
+
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(0), len(batch))
+        call = jax.jit(jax.vmap(jax.grad(total, argnums=1, has_aux=True)))
+        gradients, rows = call(keys, jnp.asarray(batch, jnp.float64))
+        assert rows.dtype == jnp.float64
+        gradients = np.asarray(gradients)
+    assert np.isfinite(gradients[:-1]).all() and np.abs(gradients[0]).max() > 0
+    assert name == "mean" or np.isfinite(gradients[-1, f:]).all()
+    if name != "bucketing":  # whose key draws another permutation in the other precision
+        for x, row in zip(batch[:2], np.asarray(rows), strict=False):
+            np.testing.assert_allclose(row, apply(kind, name, x, index=K - 1).rows, rtol=2e-4, atol=2e-5)
 
 
 def check_equal_and_duplicate_messages(kind, name):

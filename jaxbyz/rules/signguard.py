@@ -15,11 +15,12 @@ from jaxbyz.rules.spectral import sampled_coordinates
 SHIFTS = 16  # steps of mean shift: a few reach a fixed point for a handful of points
 
 
-def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Bool[Array, " n"]:
-    """The points of the largest cluster found by mean shift with a flat kernel.
+def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Float[Array, " n"]:
+    """[n] weights: 1 for the points of the largest cluster found by mean shift with a flat kernel.
 
     The bandwidth is the mean distance to the half of all points that are nearest, as scikit-learn estimates it at its
-    quantile 0.5, which SignGuard uses. Equal clusters are told apart by the spread of their members.
+    quantile 0.5, which SignGuard uses. Clusters of equal size are told apart by the spread of their members, and share
+    the weight when that is equal too, as it often is for a few coordinates.
     """
     n = features.shape[0]
     near = max(1, n // 2)
@@ -46,8 +47,9 @@ def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Boo
     members = gaps <= reach  # [mode, point]
     size = jnp.where(ok, jnp.sum(members, axis=1), -1)
     spread = jnp.sum(jnp.where(members, gaps, 0.0), axis=1)
-    best = jnp.argmin(jnp.where(size == jnp.max(size), spread, jnp.inf))
-    return members[best]
+    spread = jnp.where(size == jnp.max(size), spread, jnp.inf)
+    best = (spread <= jnp.min(spread) + 1e-4 * reach).astype(features.dtype)
+    return jnp.matmul(best, members.astype(features.dtype)) / jnp.sum(best)
 
 
 def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) -> Rule:
@@ -73,8 +75,8 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
         picked = sampled_coordinates(key, D, max(1, round(fraction * D)))
         seen = jax.lax.stop_gradient(safe if picked is None else safe[:, picked])
         signs = jnp.stack([jnp.mean(test, axis=1, dtype=seen.dtype) for test in (seen > 0, seen == 0, seen < 0)], 1)
-        both = passes & largest_cluster(signs, ok)
-        kept = jnp.where(jnp.any(both), both, passes)
+        both = passes * largest_cluster(signs, ok)
+        kept = jnp.where(jnp.any(both > 0), both, passes)
         positive = typical > 0
         length = jnp.where(positive, jnp.sqrt(jnp.where(positive, typical, 1.0)), 0.0)
         factors = jnp.where(positive, clip_factors(squares, jnp.maximum(length, jnp.finfo(squares.dtype).tiny)), 1.0)
