@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,8 +17,11 @@ SEGMENT = 20  # iterations a compiled call
 
 
 class Reporter(Protocol):
-    """Told after every segment: trajectories per agent so far, mean honest return, environment steps so far."""
+    """Entered when everything is in order and compilation begins; told after every segment: trajectories per agent so
+    far, mean honest return, environment steps so far."""
 
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *_: object) -> None: ...
     def update(self, trajectories: int, honest_return: float, steps: float) -> None: ...
 
 
@@ -68,18 +72,19 @@ def run(config: Config, out: str | Path | None = None, reporter: Reporter | None
         results.write_config(folder, config)
         results.write_json(folder / "environment.json", results.describe_environment())
     parts, steps, policy, finite = [], 0.0, {}, True
-    for segment in training.segments(*prepared, length=SEGMENT):
-        parts.append(segment.metrics)
-        sampled = np.asarray(segment.metrics.trajectories)
-        steps += float(np.sum(segment.metrics.length * sampled)) * config.agents
-        finite = bool(np.all(segment.metrics.finite))
-        if finite:
-            policy = collect_policy(segment.runs)
-        if reporter is not None:
-            spent = int(sum(part.trajectories[0].sum() for part in parts))
-            reporter.update(spent, float(np.mean(segment.metrics.returns[:, -1])), steps)
-        if not finite:
-            break
+    with contextlib.nullcontext() if reporter is None else reporter:
+        for segment in training.segments(*prepared, length=SEGMENT):
+            parts.append(segment.metrics)
+            sampled = np.asarray(segment.metrics.trajectories)
+            steps += float(np.sum(segment.metrics.length * sampled)) * config.agents
+            finite = bool(np.all(segment.metrics.finite))
+            if finite:
+                policy = collect_policy(segment.runs)
+            if reporter is not None:
+                spent = int(sum(part.trajectories[0].sum() for part in parts))
+                reporter.update(spent, float(np.mean(segment.metrics.returns[:, -1])), steps)
+            if not finite:
+                break
     metrics = results.join_metrics(parts)
     if folder is not None:
         results.write_arrays(folder / "metrics.npz", metrics)

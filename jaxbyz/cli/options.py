@@ -14,10 +14,7 @@ from jaxbyz.presets import PRESETS
 
 def widths(text: str) -> tuple[int, ...]:
     """`16,16` -> (16, 16)."""
-    try:
-        return tuple(int(part) for part in text.split(",") if part)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes like 16,16") from None
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 def _converter(annotation: Any) -> Callable[[str], Any]:
@@ -50,7 +47,8 @@ def _named(convert: Callable[[str], Any], name: str) -> Callable[[str], Any]:
             return convert(text)
         except ValueError:
             kind = getattr(convert, "__name__", "number")
-            wanted = {"int": "a whole number", "float": "a number"}.get(kind, "a number or none")
+            kinds = {"int": "a whole number", "float": "a number", "widths": "a list of sizes like 16,16"}
+            wanted = kinds.get(kind, "a number or none")
             raise argparse.ArgumentTypeError(f"{name}={text!r} is not {wanted}") from None
 
     return converted

@@ -27,8 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = config_from(arguments)
     started = time.monotonic()
-    with make_progress(config.trajectories, arguments.quiet) as progress:
-        done = experiment.run(config, arguments.out, progress)
+    done = experiment.run(config, arguments.out, make_progress(config.trajectories, arguments.quiet))
     summary = summarise(done.metrics)
     if not arguments.quiet and not arguments.json:
         print(summary_table(config, summary))
