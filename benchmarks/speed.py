@@ -1,0 +1,141 @@
+"""Speed of an iteration against the plain program, of a sweep against one seed, of the protocol against the sampling.
+
+    python benchmarks/speed.py --out benchmarks/results/speed-cpu.json
+
+Everything is compiled and warmed up first; alternatives take turns within one run, so that a noisy machine hits all of
+them alike. The file holds every sample; look at the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import plain
+
+import jaxbyz as jb
+from jaxbyz.estimators import estimate
+from jaxbyz.results import describe_environment, write_json
+from jaxbyz.rollout import collect
+
+AGENTS, EPISODES, HORIZON = 13, 50, 500
+ENDLESS = {"x_threshold": 1e9, "theta_threshold_radians": 1e9}  # every episode lasts the whole horizon
+
+
+def samples(rounds: int, **programs: Callable[[], Any]) -> dict[str, list[float]]:
+    """Seconds of each program, taken in turns."""
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for program in programs.values():
+        jax.block_until_ready(program())
+    for _ in range(rounds):
+        for name, program in programs.items():
+            started = time.perf_counter()
+            jax.block_until_ready(program())
+            taken[name].append(time.perf_counter() - started)
+    return taken
+
+
+def ratio(taken: dict[str, list[float]], slow: str, fast: str) -> dict[str, float]:
+    """Median ratio and the spread of it over rounds."""
+    ratios = sorted(a / b for a, b in zip(taken[slow], taken[fast], strict=True))
+    return {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
+
+
+def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
+    """Rollout plus gradient of a large batch for `lanes` agents: the plain program and ours."""
+    params = ENDLESS if endless else {}
+    keys = jax.random.split(jax.random.key(0), lanes)
+    program = plain.make(horizon=HORIZON, **params)
+    trees = jax.vmap(program["init"])(keys)
+
+    def one_agent(tree: Any, key: jax.Array) -> Any:
+        episodes = jax.vmap(lambda k: program["rollout"](tree, k))(jax.random.split(key, EPISODES))
+        return program["estimate"](tree, episodes)
+
+    simple = jax.jit(jax.vmap(one_agent))
+    environment = jb.make_environment("CartPole-v1", **params)
+    policy = jb.mlp_policy(environment)
+    estimator = jb.Estimator(gamma=0.999, horizon=HORIZON)
+    theta = jax.vmap(policy.init)(keys)
+
+    def ours(theta: jax.Array, keys: jax.Array) -> jax.Array:
+        return estimate(estimator, policy, theta, collect(environment, policy, theta, keys, EPISODES, HORIZON))
+
+    fast = jax.jit(ours)
+    return {"plain": lambda: simple(trees, keys), "ours": lambda: fast(theta, keys)}
+
+
+def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
+    """Full-length and fresh (early, short) episodes, for growing numbers of seeds side by side."""
+    rows = []
+    for count in seeds:
+        for endless in (True, False):
+            taken = samples(rounds, **batch_programs(AGENTS * count, endless))
+            steps = AGENTS * count * EPISODES * HORIZON
+            row = {"seeds": count, "episodes": "full" if endless else "fresh", "ratio": ratio(taken, "plain", "ours")}
+            if endless:
+                row["steps_per_second"] = {name: steps / statistics.median(values) for name, values in taken.items()}
+            rows.append({**row, "seconds": taken})
+            print(row, flush=True)
+    return rows
+
+
+def iterations(rounds: int) -> dict[str, Any]:
+    """One whole iteration by coin, with and without the protocol; and 10 seeds against one."""
+
+    def program(seeds: int, coin: bool, **options: Any) -> Callable[[], Any]:
+        config = jb.resolve(agents=AGENTS, byzantine=3, attack="avg-zero", **options)
+        algorithm = jb.build(config)
+        states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
+        step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
+        states, _ = step(states, jnp.bool_(True))
+        return lambda: step(states, jnp.bool_(coin))[0].parameters
+
+    naive = {"algorithm": "dec-page-pg"}
+    taken = samples(
+        rounds,
+        large=program(1, True),
+        large_naive=program(1, True, **naive),
+        small=program(1, False),
+        small_naive=program(1, False, **naive),
+        large_ten=program(10, True),
+        small_ten=program(10, False),
+    )
+    median = {name: statistics.median(values) for name, values in taken.items()}
+    result = {
+        "protocol_share_large": 1 - median["large_naive"] / median["large"],
+        "protocol_share_small": 1 - median["small_naive"] / median["small"],
+        "ten_seeds_over_one_large_one_device": median["large_ten"] / median["large"],
+        "ten_seeds_over_one_small_one_device": median["small_ten"] / median["small"],
+        "small_over_large_ten_seeds": median["small_ten"] / median["large_ten"],
+        "seconds": taken,
+    }
+    print({name: value for name, value in result.items() if name != "seconds"}, flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    report = {
+        "command": f"python benchmarks/speed.py --out {arguments.out.name}",
+        "environment": describe_environment(),
+    }
+    report["batches"] = batches(arguments.rounds, arguments.seeds)
+    write_json(arguments.out, report)
+    report["iterations"] = iterations(arguments.rounds)
+    write_json(arguments.out, report)
+
+
+if __name__ == "__main__":
+    main()
