@@ -253,3 +253,10 @@ def test_distances_of_close_points_far_from_zero(offset):
     x[:2] = 1e12
     exact = ((x[2:, None].astype(np.float64) - x[None, 2:]) ** 2).sum(axis=2)
     np.testing.assert_allclose(squared_distances(jnp.asarray(x))[2:, 2:], exact, rtol=1e-3)
+
+
+def test_distances_in_tiles():
+    """More parameters than a few tiles, and not a whole number of them."""
+    x = np.random.default_rng(3).normal(size=(5, 2600)).astype(np.float32)
+    exact = ((x[:, None].astype(np.float64) - x[None]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(jax.jit(squared_distances)(x), exact, rtol=1e-5, atol=1e-3)

@@ -9,6 +9,8 @@ from jaxtyping import Array, Float
 from jaxbyz.rules.base import largest_square
 from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
 
+TILE = 512  # coordinates of a [n, TILE] block in the second-level cache
+
 
 def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
     """⟨x_i − c, x_j − c⟩ as [n, n] around the coordinate-wise median c, and which rows are usable, [n].
@@ -16,27 +18,42 @@ def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Ar
     Rows and columns of unusable messages are zero. A non-finite entry spoils only its own row and column of the
     product, so one product serves to find and to exclude such rows. c is near the honest rows whatever the others sent.
     """
-    centre = median_rows(messages)
-    y = messages - centre[None]
-    gram = _products(y)
+    gram = _products(messages, median_rows(messages))
     ok = jnp.diagonal(gram) <= largest_square(messages.dtype)  # a comparison with NaN is False
     return jnp.where(ok[:, None] & ok[None, :], gram, 0.0), ok
 
 
 @jax.custom_jvp
-def _products(y: Float[Array, "n D"]) -> Float[Array, "n n"]:
-    """y yᵀ, exactly symmetric."""
-    gram = jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
+def _products(messages: Float[Array, "n D"], centre: Float[Array, " D"]) -> Float[Array, "n n"]:
+    """⟨x_i − c, x_j − c⟩, exactly symmetric; in tiles of D that stay in the cache: x − c is never written out."""
+    n, D = messages.shape
+
+    def part(x: Array, c: Array) -> Array:
+        y = x - c[None]
+        return jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
+
+    tiles = D // TILE if D >= 4 * TILE else 0
+
+    def add(i: Array, total: Array) -> Array:
+        x = jax.lax.dynamic_slice_in_dim(messages, i * TILE, TILE, axis=1)
+        return total + part(x, jax.lax.dynamic_slice_in_dim(centre, i * TILE, TILE))
+
+    gram = jnp.zeros((n, n), messages.dtype)
+    if tiles:
+        gram = jax.lax.fori_loop(0, tiles, add, gram)
+    if tiles * TILE < D:
+        gram = gram + part(messages[:, tiles * TILE :], centre[tiles * TILE :])
     return 0.5 * (gram + gram.T)
 
 
 @_products.defjvp
-def _products_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """As the product's own derivative, with unusable rows as zero: 0·∞ must not enter a gradient."""
-    (y,), (dy,) = primals, tangents
-    gram = _products(y)
-    ok = jnp.diagonal(gram) <= largest_square(y.dtype)
-    half = jnp.matmul(dy, jnp.where(ok[:, None], y, 0.0).T, precision=jax.lax.Precision.HIGHEST)
+def _products_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """As the product's own derivative, with c fixed and unusable rows as zero: 0·∞ must not enter a gradient."""
+    (messages, centre), (d_messages, _) = primals, tangents
+    gram = _products(messages, centre)
+    ok = jnp.diagonal(gram) <= largest_square(messages.dtype)
+    y = jnp.where(ok[:, None], messages - centre[None], 0.0)
+    half = jnp.matmul(d_messages, y.T, precision=jax.lax.Precision.HIGHEST)
     return gram, half + half.T
 
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxbyz.rules.base import Rule, inverse_norm_above, largest_square, squared_norms, weighted
+from jaxbyz.rules.base import Rule, inverse_norm_above, largest_square, mix, squared_norms, weighted
 from jaxbyz.rules.distances import centred_gram
-from jaxbyz.rules.sorting import median_rows
+from jaxbyz.rules.sorting import computed_once, median_rows
 
 
 def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start: str = "median") -> Rule:
@@ -47,13 +47,11 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         first = median_rows(messages) if start == "median" else jnp.zeros_like(messages[0])
         squares = squared_norms(messages - first[None])
         ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
-        safe, squares = jnp.where(ok[:, None], messages, 0.0), jnp.where(ok, squares, 0.0)
-        share = reweigh(ok, squares, messages.dtype)
+        share = reweigh(ok, jnp.where(ok, squares, 0.0), messages.dtype)
         w = share(squares)
         for _ in range(rounds - 1):
-            # As a product, so that the mean is made once and not again for every message.
-            z = jnp.matmul(w[None], safe, precision=jax.lax.Precision.HIGHEST)
-            w = share(squared_norms(safe - z))
+            z = computed_once(lambda part, w=w: mix(w[None], part)[0], messages)
+            w = share(squared_norms(messages - z[None]))
         return w
 
     def reweigh(ok: Array, squares: Array, dtype: Any) -> Callable[[Array], Array]:
@@ -66,6 +64,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
             least = jnp.asarray(floor, dtype)
 
         def share(squares: Array) -> Array:
+            squares = jnp.where(ok, squares, 0.0)
             beta = jnp.where(ok, inverse_norm_above(squares, least) * least, 0.0)  # in (0, 1]: no overflow
             beta = beta / jax.lax.stop_gradient(jnp.maximum(jnp.max(beta), jnp.finfo(beta.dtype).tiny))
             return beta / jnp.maximum(jnp.sum(beta), 1.0)
