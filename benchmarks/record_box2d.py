@@ -2,9 +2,9 @@
 
     python benchmarks/record_box2d.py POLICY EPISODES FIRST_SEED OUT.npz [--continuous] [--wind] [--gravity -10]
 
-Policies: heuristic, random, noop, noisy (a fifth of the heuristic's actions random), lateral (heuristic towards a random
-place, so that it lands on hills), hard (falls too fast), bounce (random engines once on the ground), hover (bobs close
-to the ground for 400 steps, then lands).
+Policies: heuristic, random, noop, noisy (a fifth of the heuristic's actions random), lateral (heuristic towards a
+random place, so that it lands on hills), hard (falls too fast), bounce (random engines once on the ground), hover
+(bobs close to the ground for 400 steps, then lands).
 
 Needs gymnasium and box2d-py, which jaxbyz does not: `make box2d` installs them beside it.
 

@@ -20,9 +20,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def apart(function: Callable[P, R]) -> Callable[P, R]:
+def apart(function: Callable[P, R], static_argnames: tuple[str, ...] = ()) -> Callable[P, R]:
     """Mark a function of arrays as compiled apart on CPU; elsewhere (GPUs fuse without repeating) it is unchanged."""
-    compiled = jax.jit(function)
+
+    @functools.wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        with xla_metadata.set_xla_metadata(inlineable=None):  # calls within, such as jnp.where's own, are inlined
+            return function(*args, **kwargs)
+
+    compiled = jax.jit(inside, static_argnames=static_argnames)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -187,9 +187,9 @@ def _motors(angles: Pair, z: Pair, first: Pair, stiffness: jax.Array, coupling: 
 
     A visit changes the motor's impulse by −(speed error)/k with k = 1/I_hull + 1/I_leg, but the pin then takes back
     all of its effect save the share stiffness/k. Away from the limits the distance from the solution thus shrinks to
-    (1 − stiffness/k)¹⁷⁹, about 0.4 %, where the stiffness is that of both legs moving alike or opposed, if both are free. At
-    the near limit the joint stands still at every visit, so the motor, which wants 0.3 rad/s, gains 0.3/k each time
-    until it saturates, while the limit takes up the difference.
+    (1 − stiffness/k)¹⁷⁹, about 0.4 %, where the stiffness is that of both legs moving alike or opposed, if both are
+    free. At the near limit the joint stands still at every visit, so the motor, which wants 0.3 rad/s, gains 0.3/k each
+    time until it saturates, while the limit takes up the difference.
     """
     locked = (jnp.minimum(*angles) <= NEAR_LIMIT) | (jnp.maximum(*angles) >= FAR_LIMIT)
     coupling = jnp.where(locked, 0.0, coupling)

@@ -75,9 +75,10 @@ class Manifold(NamedTuple):
 
 def height_at(terrain: jax.Array, index: jax.Array) -> jax.Array:
     """`terrain[index]` lane by lane, without a gather: terrain [11, L], index [..., L] -> the same shape; 0 outside."""
-    rows = jnp.arange(SEGMENTS + 1).reshape(-1, *(1,) * index.ndim)
-    values = terrain.reshape(SEGMENTS + 1, *(1,) * (index.ndim - 1), -1)
-    return jnp.where(index == rows, values, 0.0).sum(axis=0)
+    result = jnp.zeros(index.shape, terrain.dtype)
+    for i in range(SEGMENTS + 1):
+        result = jnp.where(index == i, terrain[i], result)
+    return result
 
 
 @apart

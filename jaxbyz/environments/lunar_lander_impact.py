@@ -27,7 +27,8 @@ from jaxbyz.environments.lunar_lander_collision import (
     leg_separation,
     neighbouring_segments,
 )
-from jaxbyz.environments.lunar_lander_contact import contact_rows, leg_contacts, solve_contact
+from jaxbyz.environments.lunar_lander_contact import leg_contacts
+from jaxbyz.environments.lunar_lander_rows import contact_rows, solve_contact
 
 POSITION_SWEEPS, IMPACT_SWEEPS, IMPACT_VELOCITY_SWEEPS, ROOT_STEPS = 60, 20, 10, 8
 RATE, IMPACT_RATE = 0.2, 0.75  # share of a penetration removed in one visit
@@ -157,12 +158,11 @@ def _stop(
     halves = [jnp.where(manifold.ground, -0.5, 0.5) * place[4] for place in places]
     rx, ry = ([place[2 + c] + half * place[c] for place, half in zip(places, halves, strict=True)] for c in range(2))
     rows = contact_rows(places[0][0], places[0][1], (rx[0], rx[1]), (ry[0], ry[1]), manifold.active)
-    row = [jax.tree.map(lambda field, g=g: field[g], rows) for g in range(2)]
 
     def sweep(_: int, carry: tuple) -> tuple:
         body, (left, right) = carry
-        body, left = solve_contact(row[0], body, left)
-        body, right = solve_contact(row[1], body, right)
+        body, left = solve_contact(rows, body, left, at=(0,))
+        body, right = solve_contact(rows, body, right, at=(1,))
         return body, (left, right)
 
     still = (jnp.zeros_like(time),) * 4

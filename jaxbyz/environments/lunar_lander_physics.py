@@ -219,7 +219,7 @@ def _step_lanes(world: World, sweeps: int = VELOCITY_SWEEPS) -> World:
     flown = _flight(world)
     going = ~(world.crashed | world.asleep)
     near, touching = near_ground(world) & going, (world.touching != 0).any(axis=0) & going
-    chunk = min(lanes, max(32, lanes // 16))
+    chunk = min(lanes, max(32, lanes // 32))
     arriving = near & ~touching
     leading = touching.sum()
     rank = jnp.where(touching, jnp.cumsum(touching) - 1, lanes + chunk)
@@ -268,9 +268,8 @@ def assembled(terrain: jax.Array, x: float, y: float, push: jax.Array, fall: jax
     )
     falling = ((push[0], push[1], push[2]), (zero, fall, zero), (zero, fall, zero))
     velocity, impulses = flight_velocity(pose, falling, ((zero,) * 4,) * 2)
-    moved = _moved(pose, velocity)
-    for _ in range(3):
-        moved, _ = correct_joints(moved, joint_angles(pose))
+    angles = joint_angles(pose)
+    moved = lax.fori_loop(0, 3, lambda _, moved: correct_joints(moved, angles)[0], _moved(pose, velocity))
     world = at_rest(terrain, _array(moved).reshape(3, 3), _array(velocity).reshape(3, 3))
     return world._replace(joint_impulse=jnp.stack([value for force in impulses for value in force]).reshape(2, 4))
 
