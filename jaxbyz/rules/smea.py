@@ -205,7 +205,7 @@ def _by_exchanges(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, 
         return i + 1, jnp.where(better, masks[some[at]], mask), jnp.where(better, values[at], value), better
 
     def going(carry: tuple[Array, Array, Array, Array]) -> Array:
-        return (carry[0] < 2 * n) & carry[3]
+        return (carry[0] < 2 * f) & carry[3]
 
     first = (jnp.int32(0), start, scatter_values(gram, start[None])[0], jnp.asarray(True))
     return jax.lax.while_loop(going, improve, first)[1]
