@@ -32,7 +32,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow and not live"
+	$(BIN)/python -m pytest -n 2 --durations=15 -m "not slow and not live"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

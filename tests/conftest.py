@@ -1,6 +1,7 @@
 """Strict numerics for every test, two host devices so that sharding is real, and quick compilation."""
 
 import os
+import tempfile
 
 # Most of the time of these tests would go into optimising programs that run once.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
@@ -9,3 +10,12 @@ import jax
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Programs that several tests share are compiled once a test run, whichever worker needs them first.
+_run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+_cache = (
+    os.path.join(tempfile.gettempdir(), f"jaxbyz-tests-{_run}") if _run else tempfile.mkdtemp(prefix="jaxbyz-tests-")
+)
+jax.config.update("jax_compilation_cache_dir", _cache)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
