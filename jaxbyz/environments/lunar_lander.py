@@ -16,7 +16,7 @@ from gymnax.environments import environment, spaces
 
 from jaxbyz.environments import lunar_lander_physics as physics
 from jaxbyz.environments.lunar_lander_bodies import HULL_INERTIA, HULL_MASS, TIME_STEP
-from jaxbyz.environments.lunar_lander_collision import HULL_CENTRE, SCALE
+from jaxbyz.environments.lunar_lander_collision import HULL_CENTRE, SCALE, constant_like
 
 WIDTH, HEIGHT = 600 / SCALE, 400 / SCALE  # of the world, in metres
 PAD_HEIGHT = HEIGHT / 4
@@ -91,12 +91,12 @@ def initial_state(
     )
     world = physics.assembled(terrain(heights), WIDTH / 2, HEIGHT, push, TIME_STEP * jnp.float32(params.gravity))
     state = EnvState(
-        time=jnp.zeros((), jnp.int32),
+        time=constant_like(force[0], 0),
         world=world,
-        shaping=jnp.zeros((), jnp.float32),
+        shaping=constant_like(force[0], 0.0),
         wind_index=wind_index + blows,
         torque_index=torque_index + blows,
-        over=jnp.zeros((), bool),
+        over=constant_like(force[0], False),
     )
     return state.replace(shaping=potential(observe(params, state)))
 

@@ -73,6 +73,11 @@ class Manifold(NamedTuple):
     ground: jax.Array
 
 
+def constant_like(reference: jax.Array, value: float | int | bool) -> jax.Array:
+    """`value` in the reference's shape, and as device-varying as it is: under `shard_map` loops insist on that."""
+    return jnp.where(reference == reference, value, value)
+
+
 def height_at(terrain: jax.Array, index: jax.Array) -> jax.Array:
     """`terrain[index]` lane by lane, without a gather: terrain [11, L], index [..., L] -> the same shape; 0 outside."""
     result = jnp.zeros(index.shape, terrain.dtype)

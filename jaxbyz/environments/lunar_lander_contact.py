@@ -8,7 +8,13 @@ from jax import lax
 
 from jaxbyz.environments.apart import apart
 from jaxbyz.environments.lunar_lander_bodies import LEG_MASS, SIGN, Bodies, both_legs, each_leg
-from jaxbyz.environments.lunar_lander_collision import Body, Manifold, collide_leg, neighbouring_segments
+from jaxbyz.environments.lunar_lander_collision import (
+    Body,
+    Manifold,
+    collide_leg,
+    constant_like,
+    neighbouring_segments,
+)
 from jaxbyz.environments.lunar_lander_rows import (
     Impulses,
     Rows,
@@ -126,7 +132,7 @@ def solve_velocities(
     held = tuple(tuple(tuple(value[g, i] for value in kept) for g in range(2)) for i in range(2))
     start = hull, tuple(legs), tuple(limits), tuple(motors), held
     _, (hull, (leg0, leg1), stops, drives, final), _ = lax.while_loop(
-        lambda carry: (carry[0] < sweeps) & (carry[2] > CONVERGED), some_sweeps, (0, start, jnp.ones((), x.dtype))
+        lambda carry: (carry[0] < sweeps) & (carry[2] > CONVERGED), some_sweeps, (0, start, constant_like(x.sum(), 1.0))
     )
     # What the pins gave a leg is its change of momentum less what the ground gave it.
     n0, n1, t0, t1 = (jnp.stack([jnp.stack([final[i][g][c] for i in range(2)]) for g in range(2)]) for c in range(4))

@@ -24,6 +24,7 @@ from jaxbyz.environments.lunar_lander_collision import (
     Manifold,
     Pair,
     Segment,
+    constant_like,
     leg_separation,
     neighbouring_segments,
 )
@@ -118,7 +119,7 @@ def first_impact(ground: Segment, start: Body, end: Body) -> jax.Array:
         t1, s1 = jnp.where(above, t, t1), jnp.where(above, s, s1)
         return n + 1, t, found, t1, s1, jnp.where(below, t, t2), jnp.where(below, s, s2)
 
-    zero = jnp.zeros_like(s1)
+    zero = constant_like(s1, 0.0)
     begin = (0, zero, ~crossing, zero, s1, zero + 1, s2)
     t = lax.while_loop(lambda c: (c[0] < ROOT_STEPS) & ~c[2].all(), search, begin)[1]
     return jnp.where(at_once | crossing, t, 2.0)
@@ -136,7 +137,7 @@ def impact(
     time = first_impact(neighbouring_segments(terrain, end[0]), start, end).min(axis=0)
     event = (time < 1) & ~exempt
     time = jnp.where(event, time, 1.0)
-    none = end, velocity, jnp.zeros_like(event), jnp.zeros(event.shape, jnp.int32)
+    none = end, velocity, constant_like(time, False), constant_like(time, 0)
     return lax.cond(event.any(), _stop, lambda *_: none, terrain, start, end, velocity, time, event)
 
 
@@ -165,7 +166,7 @@ def _stop(
         body, right = solve_contact(rows, body, right, at=(1,))
         return body, (left, right)
 
-    still = (jnp.zeros_like(time),) * 4
+    still = (constant_like(time, 0.0),) * 4
     stopped, _ = lax.fori_loop(0, IMPACT_VELOCITY_SWEEPS, sweep, (velocity, (still, still)))
     legs = jax.tree.map(lambda place, speed: place + (1 - time) * TIME_STEP * speed, legs, stopped)
     legs, stopped = jax.tree.map(lambda a, b: jnp.where(event, a, b), (legs, stopped), (end, velocity))

@@ -70,6 +70,7 @@ from jaxbyz.environments.lunar_lander_collision import (
     HULL_CENTRE,
     LEG,
     SKIN,
+    constant_like,
     height_at,
     hull_separation,
     neighbouring_segments,
@@ -120,16 +121,16 @@ def _flight(world: World) -> World:
     pose, velocity = _bodies(world.pose), _bodies(world.velocity)
     velocity, impulses = flight_velocity(pose, velocity, (tuple(world.joint_impulse[0]), tuple(world.joint_impulse[1])))
     moved, _ = correct_joints(_moved(pose, velocity), joint_angles(pose))
-    nowhere = jnp.zeros_like(world.touching)
+    nowhere = constant_like(world.touching, 0)
     return world._replace(
         pose=_array(moved),
         velocity=_array(velocity),
         joint_impulse=jnp.stack([value for impulse in impulses for value in impulse]).reshape(2, 4, -1),
-        contact_key=jnp.zeros_like(world.contact_key),
-        contact_impulse=jnp.zeros_like(world.contact_impulse),
+        contact_key=constant_like(world.contact_key, 0),
+        contact_impulse=constant_like(world.contact_impulse, 0.0),
         touching=nowhere,
         flag=updated_flag(world.flag, world.touching, nowhere),
-        still=jnp.zeros_like(world.still),
+        still=constant_like(world.still, 0),
     )
 
 
@@ -276,16 +277,18 @@ def assembled(terrain: jax.Array, x: float, y: float, push: jax.Array, fall: jax
 
 def at_rest(terrain: jax.Array, pose: jax.Array, velocity: jax.Array) -> World:
     """A world in which nothing is remembered: no impulses, no contact."""
+    nothing = constant_like(terrain[0], 0.0)
+    none = constant_like(terrain[0], False)
     return World(
         terrain,
         pose,
         velocity,
-        joint_impulse=jnp.zeros((2, 4)),
-        contact_key=jnp.zeros((2, 4), jnp.int32),
-        contact_impulse=jnp.zeros((2, 4, 2)),
-        touching=jnp.zeros(2, jnp.int32),
-        flag=jnp.zeros(2, bool),
-        still=jnp.zeros((), jnp.int32),
-        crashed=jnp.zeros((), bool),
-        asleep=jnp.zeros((), bool),
+        joint_impulse=jnp.full((2, 4), nothing),
+        contact_key=jnp.full((2, 4), nothing.astype(jnp.int32)),
+        contact_impulse=jnp.full((2, 4, 2), nothing),
+        touching=jnp.full(2, nothing.astype(jnp.int32)),
+        flag=jnp.full(2, none),
+        still=nothing.astype(jnp.int32),
+        crashed=none,
+        asleep=none,
     )
