@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from jaxbyz import results, training
+from jaxbyz.algorithms import Metrics
 from jaxbyz.config import Config, build
 from jaxbyz.registry import UsageError
+from jaxbyz.reporters import Progress, Reporter
 
 SEGMENT = 20  # iterations a compiled call
-
-
-class Reporter(Protocol):
-    """Entered when everything is in order and compilation begins; told after every segment: trajectories per agent so
-    far, mean honest return, environment steps so far."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *_: object) -> None: ...
-    def update(self, trajectories: int, honest_return: float, steps: float) -> None: ...
 
 
 class Experiment(NamedTuple):
@@ -81,8 +74,7 @@ def run(config: Config, out: str | Path | None = None, reporter: Reporter | None
             if finite:
                 policy = collect_policy(segment.runs)
             if reporter is not None:
-                spent = int(sum(part.trajectories[0].sum() for part in parts))
-                reporter.update(spent, float(np.mean(segment.metrics.returns[:, -1])), steps)
+                reporter.update(progress_of(parts, prepared.coins.shape[-1], steps))
             if not finite:
                 break
     metrics = results.join_metrics(parts)
@@ -90,6 +82,15 @@ def run(config: Config, out: str | Path | None = None, reporter: Reporter | None
         results.write_arrays(folder / "metrics.npz", metrics)
         results.write_arrays(folder / "policy.npz", policy)
     return Experiment(config, metrics, policy, finite)
+
+
+def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress:
+    """Where a run stands after its latest segment."""
+    latest = results.join_metrics(parts[-1:])
+    latest["trajectories"] += sum(part.trajectories.sum(axis=1, keepdims=True) for part in parts[:-1])
+    done = sum(part.returns.shape[1] for part in parts)
+    honest_return = float(np.mean(latest["return"][:, -1]))
+    return Progress(done, iterations, int(latest["trajectories"][0, -1]), honest_return, steps, latest)
 
 
 def collect_policy(runs: training.Run) -> dict[str, np.ndarray]:

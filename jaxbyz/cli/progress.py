@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
+
+from jaxbyz.reporters import Progress, Reporter
 
 
-class Progress(Protocol):
-    """What training reports to: entered once, told after every segment."""
+class Pace:
+    """Steps a second and seconds left, from the second segment on without the time that compilation took."""
 
-    def __enter__(self) -> Progress: ...
-    def __exit__(self, *_: object) -> None: ...
-    def update(self, trajectories: int, honest_return: float, steps: float) -> None: ...
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.first: tuple[float, Progress] | None = None
+
+    def __call__(self, progress: Progress) -> tuple[float, float]:
+        """(environment steps a second, seconds left)."""
+        now = time.monotonic()
+        if self.first is None:
+            self.first = now, progress
+            since, steps, iterations = self.started, progress.steps, progress.iteration
+        else:
+            since, before = self.first
+            steps, iterations = progress.steps - before.steps, progress.iteration - before.iteration
+        spent = max(now - since, 1e-9)
+        return steps / spent, spent * (progress.iterations - progress.iteration) / max(iterations, 1)
 
 
 class Silent:
@@ -21,10 +36,10 @@ class Silent:
     def __enter__(self) -> Silent:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: Any) -> None:
         return None
 
-    def update(self, trajectories: int, honest_return: float, steps: float) -> None:
+    def update(self, progress: Progress) -> None:
         """Nothing."""
 
 
@@ -33,73 +48,74 @@ class Lines:
 
     def __init__(self, total: int, every: float = 10.0):
         self.total, self.every, self.started, self.last = total, every, time.monotonic(), 0.0
+        self.pace = Pace()
 
     def __enter__(self) -> Lines:
         print("compiling …", file=sys.stderr, flush=True)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: Any) -> None:
         return None
 
-    def update(self, trajectories: int, honest_return: float, steps: float) -> None:
+    def update(self, progress: Progress) -> None:
         """Print if it is time, or if this is the end."""
         now = time.monotonic()
-        if now - self.last < self.every and trajectories < self.total:
+        rate, left = self.pace(progress)
+        if now - self.last < self.every and progress.iteration < progress.iterations:
             return
         self.last = now
-        spent = now - self.started
-        left = spent * (self.total - trajectories) / max(trajectories, 1)
         print(
-            f"{trajectories}/{self.total} trajectories  return {honest_return:.1f}  "
-            f"{steps / max(spent, 1e-9):,.0f} steps/s  {spent:.0f} s  {max(left, 0):.0f} s left",
+            f"iteration {progress.iteration}/{progress.iterations}  {progress.trajectories}/{self.total} trajectories  "
+            f"return {progress.honest_return:.1f}  {rate:,.0f} steps/s  "
+            f"{now - self.started:.0f} s  {left:.0f} s left",
             file=sys.stderr,
             flush=True,
         )
 
 
 class Bar:
-    """A rich progress bar: trajectories, honest return, steps a second, time left."""
+    """A rich progress bar: iterations, trajectories, honest return, steps a second, time gone and left."""
 
     def __init__(self, total: int):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        self.total, self.started = total, time.monotonic()
+        self.total, self.pace = total, Pace()
         self.bar = RichProgress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("return [bold]{task.fields[honest_return]}"),
-            TextColumn("{task.fields[speed]}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
+            expand=True,
         )
 
     def __enter__(self) -> Bar:
         self.bar.start()
-        self.task: Any = self.bar.add_task("compiling", total=self.total, honest_return="–", speed="")
+        self.task: Any = self.bar.add_task("compiling", total=None, numbers="", left="")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.bar.stop()
 
-    def update(self, trajectories: int, honest_return: float, steps: float) -> None:
+    def update(self, progress: Progress) -> None:
         """Move the bar."""
-        rate = steps / max(time.monotonic() - self.started, 1e-9)
+        rate, left = self.pace(progress)
         self.bar.update(
             self.task,
-            description="trajectories",
-            completed=min(trajectories, self.total),
-            honest_return=f"{honest_return:.1f}",
-            speed=f"{rate / 1e6:.2f} M steps/s",
+            description=f"{progress.iteration}/{progress.iterations} iterations",
+            total=progress.iterations,
+            completed=progress.iteration,
+            numbers=f"{progress.trajectories}/{self.total} trajectories  return [bold]{progress.honest_return:.1f}[/]  "
+            f"{rate / 1e6:.2f} M steps/s",
+            left=f"{timedelta(seconds=round(left))} left",
         )
 
 
-def make_progress(total: int, quiet: bool) -> Progress:
-    """The progress report that suits this terminal."""
+def make_progress(total: int, quiet: bool) -> Reporter:
+    """The progress report that suits this terminal; `total` is trajectories per agent."""
     if quiet:
         return Silent()
     return Bar(total) if sys.stderr.isatty() else Lines(total)
