@@ -15,6 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="folder for the results (default: nothing is written)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--quiet", action="store_true", help="no progress, no table")
+    parser.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
     add_config_options(parser)
 
 
@@ -24,10 +25,14 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.cli.options import config_from
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.report.tables import summarise, summary_table
+    from jaxbyz.reporters import TensorBoard, Together
 
     config = config_from(arguments)
     started = time.monotonic()
-    done = experiment.run(config, arguments.out, make_progress(config.trajectories, arguments.quiet))
+    reporter = make_progress(config.trajectories, arguments.quiet)
+    if arguments.tensorboard is not None:
+        reporter = Together(TensorBoard(arguments.tensorboard, config.seed), reporter)
+    done = experiment.run(config, arguments.out, reporter)
     summary = summarise(done.metrics)
     if not arguments.quiet and not arguments.json:
         print(summary_table(config, summary))
