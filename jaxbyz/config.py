@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
+import types
+import typing
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -87,6 +90,7 @@ class Config:
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(Config)}
+HINTS = typing.get_type_hints(Config)
 
 
 def resolve(preset: str | None = None, **given: Any) -> Config:
@@ -104,10 +108,29 @@ def resolve(preset: str | None = None, **given: Any) -> Config:
         near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.3)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"preset={preset!r} is unknown{hint} known: {', '.join(PRESETS)}")
-    config = Config(**{**PRESETS[preset][1], **given})
+    config = Config(**{**PRESETS[preset][1], **{name: typed(name, value) for name, value in given.items()}})
     if config.algorithm == "page-pg":
         config = dataclasses.replace(config, agents=1, byzantine=0, attack="none")
     return check(config)
+
+
+def typed(name: str, value: Any) -> Any:
+    """The value in the type its option has (a list of sizes becomes a tuple), or a one-line error."""
+    kinds = typing.get_args(HINTS[name]) if typing.get_origin(HINTS[name]) is types.UnionType else (HINTS[name],)
+    if value is None and type(None) in kinds:
+        return None
+    kind, number = kinds[0], isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if kind in (int, float) and number and (kind is float or float(value).is_integer()):
+        return kind(value)
+    if kind is str and isinstance(value, int) and not isinstance(value, bool):  # kappa=4
+        return str(value)
+    sizes = value if isinstance(value, list | tuple) else [None]
+    if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
+        return tuple(sizes)
+    wanted = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    raise UsageError(f"{name}={str(value)[:60]!r} is not {wanted.get(kind, 'a list of sizes like [16, 16]')}")
 
 
 def check(config: Config) -> Config:
@@ -250,7 +273,4 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(values: dict[str, Any]) -> Config:
     """Back from JSON; checked."""
-    known = {name: values[name] for name in FIELDS if name in values}
-    if "hidden" in known:
-        known["hidden"] = tuple(int(width) for width in known["hidden"])
-    return check(Config(**known))
+    return check(Config(**{name: typed(name, values[name]) for name in FIELDS if name in values}))

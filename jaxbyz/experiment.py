@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz import results, training
+from jaxbyz import checkpoints, results, signals, training
 from jaxbyz.algorithms import Metrics
 from jaxbyz.config import Config, build
 from jaxbyz.registry import UsageError
@@ -56,32 +60,145 @@ def plan(config: Config) -> Plan:
     return Plan(algorithm, keys, coins, output_at)
 
 
-def run(config: Config, out: str | Path | None = None, reporter: Reporter | None = None) -> Experiment:
-    """Train and, with `out`, write the run folder. Stops once honest parameters are non-finite, keeping what it had."""
+class Keeping(NamedTuple):
+    """Where a run is kept, and every how many iterations it leaves a checkpoint (None: only when interrupted)."""
+
+    folder: Path
+    every: int | None = None
+
+
+def run(
+    config: Config,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+    *,
+    checkpoint_every: int | None = None,
+) -> Experiment:
+    """Train and, with `out`, write the run folder. Stops once honest parameters are non-finite, keeping what it had.
+
+    With `out`, SIGINT and SIGTERM end the run at the end of a segment with a checkpoint and `Interrupted`, and
+    `resume(out)` continues it. After a kill it continues from the last checkpoint of `checkpoint_every` iterations.
+    """
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise UsageError(f"checkpoint_every={checkpoint_every}: must be at least 1")
     prepared = plan(config)
-    folder = None
-    if out is not None:
-        folder = results.create_folder(out)
-        results.write_config(folder, config)
+    if out is None:
+        if checkpoint_every is not None:
+            raise UsageError("checkpoint_every needs a folder to keep checkpoints in: give out as well")
+        return _train(config, prepared, None, reporter)
+    folder = results.create_folder(out)
+    with results.claimed(folder):
+        results.create_folder(out)  # now that nobody else can begin a run in it
         results.write_json(folder / "environment.json", results.describe_environment())
-    parts, steps, policy, finite = [], 0.0, {}, True
-    with contextlib.nullcontext() if reporter is None else reporter:
-        for segment in training.segments(*prepared, length=SEGMENT):
+        if checkpoint_every is not None:
+            checkpoints.write_options(folder, {"checkpoint_every": checkpoint_every})
+        results.write_config(folder, config)
+        return _train(config, prepared, Keeping(folder, checkpoint_every), reporter)
+
+
+def resume(
+    out: str | Path,
+    reporter: Reporter | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Experiment:
+    """Continue an unfinished run to the same bits as if it had never stopped. A finished one is read and handed back.
+
+    checkpoint_every defaults to what the run was begun with; `say` is told where it goes on and what was damaged.
+    """
+    folder = Path(out)
+    config = results.load_config(folder)
+    with results.claimed(folder):
+        if not results.unfinished(folder):
+            say(f"{folder} is finished; there is nothing to resume")
+            data = results.load_run(folder)
+            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
+        if checkpoint_every is None:
+            checkpoint_every = checkpoints.read_options(folder).get("checkpoint_every")
+        prepared = plan(config)
+        found = checkpoints.restore(folder, config, partial(_target, config, prepared), say)
+        done = 0 if found is None else found.done
+        checkpoints.discard_after(folder, done)
+        say(f"resuming {folder} at iteration {done} of {prepared.coins.shape[-1]}")
+        return _train(config, prepared, Keeping(folder, checkpoint_every), reporter, found)
+
+
+class Interrupted(Exception):  # noqa: N818 (it is no error)
+    """A run that was asked to stop and left a checkpoint."""
+
+    def __init__(self, folder: Path, done: int, number: int):
+        super().__init__(
+            f"stopped at iteration {done} by {signal.Signals(number).name}; `jaxbyz resume {folder}` goes on"
+        )
+        self.folder, self.done, self.signal = folder, done, number
+
+
+def _target(config: Config, prepared: Plan, done: int) -> checkpoints.Checkpoint:
+    """The shapes of a checkpoint after `done` iterations."""
+    algorithm = prepared.algorithm
+    runs = jax.eval_shape(jax.vmap(partial(training.start, algorithm)), prepared.keys)
+    metrics = jax.eval_shape(lambda run: algorithm.step(run.state, jnp.bool_(True))[1], _first(runs))
+    shapes = {
+        name: jax.ShapeDtypeStruct((config.seeds, done, *leaf.shape), leaf.dtype)
+        for name, leaf in metrics._asdict().items()
+    }
+    return checkpoints.Checkpoint(done, runs, shapes)
+
+
+def _first(tree: Any) -> Any:
+    """Shapes without their leading axis."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+
+
+def _train(
+    config: Config,
+    prepared: Plan,
+    keeping: Keeping | None,
+    reporter: Reporter | None,
+    start: checkpoints.Checkpoint | None = None,
+) -> Experiment:
+    """The loop over segments: metrics, progress, checkpoints, interruption, and the files of a finished run."""
+    T = prepared.coins.shape[-1]
+    parts = [] if start is None else [Metrics(**start.history)]
+    policy = {} if start is None else collect_policy(start.runs)
+    done, runs = (0, None) if start is None else (start.done, start.runs)
+    every = None if keeping is None else keeping.every
+    steps, finite = sum(environment_steps(config, part) for part in parts), True
+    with contextlib.ExitStack() as stack:
+        wish = stack.enter_context(signals.noted()) if keeping is not None else signals.Wish()
+        if reporter is not None:
+            stack.enter_context(reporter)
+        for segment in training.segments(*prepared, length=SEGMENT, every=every, runs=runs, done=done):
             parts.append(segment.metrics)
-            sampled = np.asarray(segment.metrics.trajectories)
-            steps += float(np.sum(segment.metrics.length * sampled)) * config.agents
             finite = bool(np.all(segment.metrics.finite))
             if finite:
                 policy = collect_policy(segment.runs)
+            steps += environment_steps(config, segment.metrics)
             if reporter is not None:
-                reporter.update(progress_of(parts, prepared.coins.shape[-1], steps))
+                reporter.update(progress_of(parts, T, steps))
             if not finite:
                 break
+            stopping = wish.signal
+            if keeping is not None and segment.done < T and (stopping or (every and segment.done % every == 0)):
+                history = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
+                parts = [history]
+                checkpoints.save(
+                    keeping.folder, config, checkpoints.Checkpoint(segment.done, segment.runs, history._asdict())
+                )
+                if stopping:
+                    raise Interrupted(keeping.folder, segment.done, stopping)
     metrics = results.join_metrics(parts)
-    if folder is not None:
-        results.write_arrays(folder / "metrics.npz", metrics)
-        results.write_arrays(folder / "policy.npz", policy)
+    if keeping is not None:
+        results.write_arrays(keeping.folder / "policy.npz", policy)
+        results.write_arrays(keeping.folder / "metrics.npz", metrics)
+        checkpoints.remove_all(keeping.folder)
     return Experiment(config, metrics, policy, finite)
+
+
+def environment_steps(config: Config, metrics: Metrics) -> float:
+    """Steps that all agents and seeds took in these iterations, from honest agents' mean lengths."""
+    return float(np.sum(metrics.length * metrics.trajectories)) * config.agents
 
 
 def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress:
@@ -133,8 +250,6 @@ def evaluate(
 
 def _greedy(sample: Any, discrete: bool) -> Any:
     """The likeliest action instead of a drawn one."""
-    import jax.numpy as jnp
-
     if discrete:
         return lambda log_probs, u: jnp.argmax(log_probs, axis=0).astype(jnp.int32)
     return lambda distribution, z: sample(distribution, jnp.zeros_like(z))

@@ -1,11 +1,19 @@
-"""A run's folder: config.json, metrics.npz, policy.npz, environment.json; written whole or not at all."""
+"""A run's folder: config.json, metrics.npz, policy.npz, environment.json; written whole or not at all.
+
+metrics.npz is written last: a folder that has it is finished, one that has only config.json can be resumed.
+Files are read as if a stranger had made them: JSON and plain arrays of bounded size, nothing that runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
 import tempfile
+import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +26,8 @@ from jaxbyz.config import Config, from_dict, to_dict
 from jaxbyz.registry import UsageError
 
 FORMAT = 1
+JSON_BYTES = 2**20  # config.json and its like are a few kilobytes
+ARRAY_BYTES = 4 * 2**30  # all arrays of one file, unpacked
 # Names in metrics.npz where they differ from `Metrics`; `trajectories` is made cumulative.
 RENAMED = {"returns": "return", "worst": "worst_agent"}
 PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
@@ -37,9 +47,15 @@ class RunData(NamedTuple):
     environment: dict[str, Any]
 
 
+class BusyError(UsageError):
+    """Another process has claimed the folder."""
+
+
 def create_folder(path: str | Path) -> Path:
     """Make a folder for a run, refusing one that already holds a run."""
     folder = Path(path)
+    if unfinished(folder):
+        raise UsageError(f"out={path}: the folder holds an unfinished run; `jaxbyz resume {path}` continues it")
     if (folder / "config.json").exists():
         raise UsageError(f"out={path}: the folder already holds a run; choose another or remove it")
     if folder.exists() and not folder.is_dir():
@@ -49,6 +65,25 @@ def create_folder(path: str | Path) -> Path:
     except OSError as error:
         raise UsageError(f"out={path}: cannot be created ({error.strerror})") from error
     return folder
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether the folder holds a run that was begun and not finished."""
+    return (folder / "config.json").exists() and not (folder / "metrics.npz").exists()
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep others from working in the folder; the claim ends with the process, however that ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BusyError(f"{folder}: another process is working in this folder") from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -62,6 +97,14 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _atomically(path: Path, write: Any) -> None:
+    """Write a temporary file and move it into place: a full disk or a kill leaves what was there before."""
+    try:
+        _replace(path, write)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror}); nothing was overwritten") from error
+
+
+def _replace(path: Path, write: Any) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -114,39 +157,64 @@ def write_config(folder: Path, config: Config) -> None:
 def load_run(path: str | Path) -> RunData:
     """Read a run folder. Nothing in the files is executed: JSON and plain arrays only."""
     folder = Path(path)
-    if not folder.is_dir():
-        raise UsageError(f"{path}: no such folder")
-    missing = [name for name in ("config.json", "metrics.npz") if not (folder / name).exists()]
-    if missing:
-        raise UsageError(
-            f"{path}: no finished run here ({', '.join(missing)} missing); run `jaxbyz train --out {path}`"
-        )
-    values = _read_json(folder / "config.json")
-    if values.get("format", FORMAT) > FORMAT:
-        raise UsageError(f"{path}: written by a newer jaxbyz (format {values['format']}, this one reads {FORMAT})")
+    config = load_config(folder)
+    if unfinished(folder):
+        raise UsageError(f"{path}: the run is not finished (metrics.npz missing); `jaxbyz resume {path}` continues it")
     described = folder / "environment.json"
     return RunData(
         folder,
-        from_dict(values),
-        _read_arrays(folder / "metrics.npz"),
-        _read_arrays(folder / "policy.npz") if (folder / "policy.npz").exists() else {},
-        _read_json(described) if described.exists() else {},
+        config,
+        read_arrays(folder / "metrics.npz"),
+        read_arrays(folder / "policy.npz") if (folder / "policy.npz").exists() else {},
+        read_json(described) if described.exists() else {},
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def load_config(path: str | Path) -> Config:
+    """The configuration of a run folder, finished or not."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{path}: no such folder")
+    if not (folder / "config.json").exists():
+        raise UsageError(f"{path}: no finished run here (config.json missing); run `jaxbyz train --out {path}`")
+    values = read_json(folder / "config.json")
+    version = values.get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {FORMAT})")
+    return from_dict(values)
+
+
+def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any]:
+    """One JSON object from a file of at most `limit` bytes."""
     try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not readable as JSON ({error})") from error
+        with path.open("rb") as file:
+            text = file.read(limit + 1)
+        if len(text) > limit:
+            raise UsageError(f"{path}: larger than the {limit} bytes that such a file may have")
+        value = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path}: not readable as JSON ({reason})") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path}: one JSON object is expected")
     return value
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path, limit: int = ARRAY_BYTES) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file of at most `limit` bytes unpacked; object arrays, which are pickles, are refused."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > limit:
+            raise UsageError(f"{path}: {size} bytes unpacked are more than the {limit} that such a file may have")
         with np.load(path, allow_pickle=False) as data:
-            return {name: data[name] for name in data.files}
-    except Exception as error:  # zip, header and value errors alike: the file is damaged or not ours
+            arrays = {name: data[name] for name in data.files}
+        if strange := [name for name, value in arrays.items() if not isinstance(value, np.ndarray)]:
+            raise ValueError(f"{strange[0]} is no array")
+        return arrays
+    except UsageError:
+        raise
+    except Exception as error:  # zip, header, memory and value errors alike: the file is damaged or not ours
         raise UsageError(f"{path}: damaged or not a file of arrays ({type(error).__name__})") from error

@@ -143,14 +143,16 @@ def segments(
     output_at: np.ndarray,
     *,
     length: int = 20,
+    every: int | None = None,
     runs: Run | None = None,
     done: int = 0,
 ) -> Iterator[Segment]:
     """Train seeds side by side, `length` iterations a compiled call, and hand back metrics after each.
 
     keys [seeds]; coins [T] shared by all seeds, or [seeds, T] one sequence each (then both branches are paid);
-    output_at [seeds] T̂. Pass `runs` and `done` to go on from an earlier segment. The same program serves every
-    segment, seed, coin and Byzantine set; nothing but the metrics leaves the device in between.
+    output_at [seeds] T̂. Pass `runs` and `done` to go on from an earlier segment. Segments end at multiples of `length`
+    and, if given, of `every`. The same program serves every segment, seed, coin and Byzantine set, so that where a run
+    was cut does not show in its numbers; nothing but the metrics leaves the device in between.
     """
     seeds, T = len(keys), coins.shape[-1]
     own_coins = coins.ndim == 2
@@ -170,7 +172,7 @@ def segments(
     outputs = jnp.asarray(output_at, jnp.int32)[index]
 
     while done < T:
-        n = min(length, T - done)
+        n = min(length - done % length, T - done, T if every is None else every - done % every)
         part = np.zeros((*coins.shape[:-1], length), bool)
         part[..., :n] = coins[..., done : done + n]
         runs, metrics = advance(runs, part[index] if own_coins else part, outputs, jnp.int32(n))

@@ -13,12 +13,18 @@ from typing import NoReturn
 # command -> (module, one line of help); a command's module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
+    "resume": ("jaxbyz.cli.resume", "continue an interrupted run to the same bits"),
     "plot": ("jaxbyz.cli.plot", "draw learning curves of run folders"),
     "evaluate": ("jaxbyz.cli.evaluate", "run a learnt policy for fresh episodes"),
     "render": ("jaxbyz.cli.render", "draw an episode of a learnt policy as GIF and strip"),
     "certify": ("jaxbyz.cli.certify", "try to break rules by the paper's Definitions 2 and 4"),
     "list": ("jaxbyz.cli.listing", "name environments, algorithms, rules, attacks, agreements, presets"),
+    "report": ("jaxbyz.cli.report", "write one HTML page about run folders"),
+    "doctor": ("jaxbyz.cli.doctor", "say what is installed and what is wrong"),
+    "completion": ("jaxbyz.cli.completion", "print a completion script for a shell"),
 }
+# package -> the extra that brings it
+OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,6 +85,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
     except UsageError as error:
         print(f"jaxbyz: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("jaxbyz: interrupted", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL:
+            raise
+        extra = OPTIONAL[error.name]
+        print(f"jaxbyz: error: {error.name} is missing: pip install 'jaxbyz[{extra}]'", file=sys.stderr)
         return 2
     except BrokenPipeError:
         return 1

@@ -6,6 +6,13 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxbyz.config import Config
+    from jaxbyz.experiment import Experiment
+    from jaxbyz.reporters import Reporter
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -13,39 +20,83 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from jaxbyz.cli.options import add_config_options
 
     parser.add_argument("--out", metavar="DIR", help="folder for the results (default: nothing is written)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no table")
-    parser.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
+    add_reporting_options(parser)
     add_config_options(parser)
 
 
+def add_reporting_options(parser: argparse.ArgumentParser) -> None:
+    """What `train` and `resume` share."""
+    parser.add_argument(
+        "--checkpoint-every",
+        type=int,
+        metavar="N",
+        help="write a checkpoint every N iterations (default: only on SIGINT and SIGTERM); `jaxbyz resume DIR` goes on",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no table")
+    parser.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Train; 0 when all went well, 2 for a mistake in the options, 3 when honest parameters became non-finite."""
+    """Train; 0 when all went well, 2 for a mistake in the options or a folder that cannot be written, 3 when honest
+    parameters became non-finite, 128 + number when a signal stopped it and it can be resumed."""
     from jaxbyz import experiment
     from jaxbyz.cli.options import config_from
-    from jaxbyz.cli.progress import make_progress
-    from jaxbyz.report.tables import summarise, summary_table
-    from jaxbyz.reporters import TensorBoard, Together
 
     config = config_from(arguments)
+    return reported(
+        arguments,
+        lambda: experiment.run(
+            config, arguments.out, reporter_for(config, arguments), checkpoint_every=arguments.checkpoint_every
+        ),
+    )
+
+
+def reporter_for(config: Config, arguments: argparse.Namespace) -> Reporter:
+    """The terminal's progress, and TensorBoard if asked for."""
+    from jaxbyz.cli.progress import make_progress
+    from jaxbyz.reporters import TensorBoard, Together
+
+    progress = make_progress(config.trajectories, arguments.quiet)
+    if arguments.tensorboard is None:
+        return progress
+    return Together(TensorBoard(arguments.tensorboard, config.seed), progress)
+
+
+def reported(arguments: argparse.Namespace, work: Callable[[], Experiment]) -> int:
+    """Do the work, print how it went, choose the exit code."""
+    from jaxbyz.experiment import Interrupted
+
     started = time.monotonic()
-    reporter = make_progress(config.trajectories, arguments.quiet)
-    if arguments.tensorboard is not None:
-        reporter = Together(TensorBoard(arguments.tensorboard, config.seed), reporter)
-    done = experiment.run(config, arguments.out, reporter)
-    summary = summarise(done.metrics)
+    try:
+        done = work()
+    except Interrupted as stop:
+        say(str(stop))
+        return 128 + stop.signal
+    return report(done, arguments, time.monotonic() - started)
+
+
+def say(line: str) -> None:
+    """One line on standard error."""
+    print(f"jaxbyz: {line}", file=sys.stderr, flush=True)
+
+
+def report(done: Experiment, arguments: argparse.Namespace, seconds: float) -> int:
+    """Print how a run went and choose the exit code."""
+    from jaxbyz.report.tables import summarise, summary_table
+
+    config, summary = done.config, summarise(done.metrics)
     if not arguments.quiet and not arguments.json:
         print(summary_table(config, summary))
     if arguments.json:
         summary["finite"] = done.finite
-        print(json.dumps({"out": arguments.out, "seconds": round(time.monotonic() - started, 3), **summary}))
+        print(json.dumps({"out": arguments.out, "seconds": round(seconds, 3), **summary}))
     if not done.finite:
         iteration = done.metrics["finite"].shape[1]
         kept = f"; what came before is in {arguments.out}" if arguments.out else ""
-        print(
-            f"jaxbyz: stopped: honest parameters became non-finite within the first {iteration} iterations "
-            f"(aggregator {config.aggregator}, attack {config.attack}, eta {config.eta}){kept}",
-            file=sys.stderr,
+        say(
+            f"stopped: honest parameters became non-finite within the first {iteration} iterations "
+            f"(aggregator {config.aggregator}, attack {config.attack}, eta {config.eta}){kept}"
         )
         return 3
     return 0

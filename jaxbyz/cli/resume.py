@@ -1,0 +1,26 @@
+"""`jaxbyz resume`: continue a run that was interrupted or killed, to the same bits as if it had not been."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The folder, and how to report."""
+    from jaxbyz.cli.train import add_reporting_options
+
+    parser.add_argument("out", metavar="DIR", help="folder of an unfinished run")
+    add_reporting_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Resume; exit codes as for `jaxbyz train`."""
+    from jaxbyz import experiment
+    from jaxbyz.cli.train import reported, reporter_for, say
+    from jaxbyz.results import load_config
+
+    reporter = reporter_for(load_config(arguments.out), arguments)
+    return reported(
+        arguments,
+        lambda: experiment.resume(arguments.out, reporter, checkpoint_every=arguments.checkpoint_every, say=say),
+    )

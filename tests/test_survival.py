@@ -1,0 +1,410 @@
+"""Runs that survive: signals, kills, damaged checkpoints, full disks, hostile files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxbyz as jb
+from jaxbyz import checkpoints, experiment, results
+from jaxbyz.algorithms import algorithms
+from jaxbyz.cli import main
+from jaxbyz.config import resolve
+from jaxbyz.registry import UsageError
+
+TINY = dict(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), trajectories=20, p=0.5, kappa="2", seeds=2,
+            attack="avg-zero")  # fmt: skip
+
+
+class StopAt:
+    """A reporter that sends this process a signal once an iteration is reached."""
+
+    def __init__(self, iteration: int, number: int = signal.SIGTERM):
+        self.iteration, self.number = iteration, number
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def update(self, progress):
+        if progress.iteration >= self.iteration:
+            self.iteration = 10**9
+            os.kill(os.getpid(), self.number)
+
+
+def interrupted(config, out, iteration, every=2, number=signal.SIGTERM):
+    """A run in `out` that a signal stopped at `iteration`."""
+    with pytest.raises(experiment.Interrupted) as stop:
+        experiment.run(config, out, StopAt(iteration, number), checkpoint_every=every)
+    assert stop.value.signal == number and stop.value.done < experiment.plan(config).coins.shape[-1]
+    return out
+
+
+def assert_same(a, b):
+    """To the bit."""
+    for one, other in ((a.metrics, b.metrics), (a.policy, b.policy)):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def resumed(folder):
+    lines = []
+    done = experiment.resume(folder, say=lines.append)
+    return done, lines
+
+
+@pytest.fixture(scope="module")
+def config():
+    return resolve(**TINY)
+
+
+@pytest.fixture(scope="module")
+def whole(config):
+    """The run as it would be if nothing happened."""
+    return experiment.run(config)
+
+
+@pytest.fixture(scope="module")
+def stopped(config, tmp_path_factory):
+    """A run stopped at iteration 4, with checkpoints of iterations 2 and 4. Tests work on copies."""
+    return interrupted(config, tmp_path_factory.mktemp("runs") / "stopped", 4)
+
+
+@pytest.fixture
+def copy(stopped, tmp_path):
+    return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+EVERYDAY = ("decbyzpg", "byzpg")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.slow) for name in algorithms.names()],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, tmp_path):
+    config = resolve(**{**TINY, "algorithm": algorithm})
+    reference = experiment.run(config)
+    interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
+    done, lines = resumed(tmp_path / "run")
+    assert "at iteration 3 of" in lines[-1]
+    assert_same(done, reference)
+    stored = jb.load_run(tmp_path / "run")
+    assert_same(stored, reference)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, capsys, monkeypatch):
+    """`train` leaves with 128 + number and says how to go on; `train` again refuses; `resume` finishes."""
+    options = [f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in TINY.items()]
+    monkeypatch.setattr("jaxbyz.cli.progress.make_progress", lambda total, quiet: StopAt(2))
+    out = str(tmp_path / "run")
+    assert main(["train", *options, "--out", out, "--checkpoint-every", "2", "--quiet"]) == 128 + signal.SIGTERM
+    assert f"stopped at iteration 2 by SIGTERM; `jaxbyz resume {out}` goes on" in capsys.readouterr().err
+    assert main(["train", *options, "--out", out]) == 2
+    assert f"holds an unfinished run; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
+    assert main(["plot", out]) == 2 and "not finished" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(["resume", out, "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert f"resuming {out} at iteration 2 of" in captured.err and json.loads(captured.out)["finite"]
+    assert_same(jb.load_run(out), whole)
+    assert main(["resume", out, "--quiet"]) == 0
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_without_a_checkpoint_a_run_starts_again(copy, whole):
+    """Killed before its first checkpoint, a run has lost nothing but time."""
+    checkpoints.remove_all(copy)
+    done, lines = resumed(copy)
+    assert "at iteration 0 of" in lines[-1]
+    assert_same(done, whole)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def largest(folder: Path) -> Path:
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+DAMAGE = {
+    "a flipped bit": lambda newest: flip(largest(newest)),
+    "a truncated file": lambda newest: os.truncate(largest(newest), 10),
+    "a lost file": lambda newest: largest(newest).unlink(),
+    "another file": lambda newest: (newest / "runs" / "more").write_text("?"),
+    "a link": lambda newest: (newest / "link").symlink_to("/etc/passwd"),
+    "no seal": lambda newest: newest.with_suffix(".json").unlink(),
+    "half a seal": lambda newest: os.truncate(newest.with_suffix(".json"), 40),
+    "no folder": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
+    """The one before it is used, with a message; nothing is trained here, the bits are tested below."""
+    DAMAGE[kind](copy / "checkpoints" / "4")
+    lines = []
+    monkeypatch.setattr(experiment, "_train", lambda config, plan, keeping, reporter, found: found)
+    assert experiment.resume(copy, say=lines.append).done == 2
+    assert len(lines) == 2 and lines[0].startswith("the checkpoint of iteration 4 is damaged ("), lines
+    assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4").exists()
+
+
+def test_after_damage_the_bits_are_the_same(copy, whole):
+    flip(largest(copy / "checkpoints" / "4"))
+    done, lines = resumed(copy)
+    assert "is not what was written" in lines[0]
+    assert_same(done, whole)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda seal: {**seal, "format": 99}, "written by a newer jaxbyz (checkpoint format 99, this one reads 1)"),
+        (lambda seal: {**seal, "config": "0" * 64}, "belongs to another configuration"),
+    ],
+)
+def test_strange_checkpoints_are_refused_and_left_alone(change, message, copy):
+    path = copy / "checkpoints" / "4.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    before = everything(copy)
+    with pytest.raises(UsageError) as refusal:
+        experiment.resume(copy)
+    assert message in str(refusal.value) and everything(copy) == before
+
+
+def test_a_changed_config_is_refused(copy, capsys):
+    values = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**values, "eta": 0.5}))
+    before = everything(copy)
+    assert main(["resume", str(copy)]) == 2
+    assert "belongs to another configuration" in capsys.readouterr().err and everything(copy) == before
+
+
+def test_a_folder_in_use_is_refused(copy, config):
+    with results.claimed(copy), pytest.raises(UsageError, match="another process is working"):
+        experiment.resume(copy)
+
+
+@contextlib.contextmanager
+def nobody():
+    """File access as an ordinary user, also where tests run as root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder_is_refused(copy, config, tmp_path):
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o555)
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        with contextlib.suppress(PermissionError):
+            path.chmod(path.stat().st_mode | 0o055)
+    with nobody(), pytest.raises(UsageError, match="Permission denied"):
+        experiment.run(config, folder / "run")
+    with nobody(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
+        experiment.run(config, folder)
+    assert not list(folder.iterdir())
+
+
+@contextlib.contextmanager
+def no_room(size: int):
+    """No file can grow beyond `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 1500])
+def test_where_there_is_no_room_nothing_is_lost(size, copy, config):
+    """The write fails at its first byte, or in one of the arrays: one line, and the files that were there stay."""
+    before = everything(copy)
+    found = checkpoints.restore(copy, config, lambda done: target(config, done), print)
+    with no_room(size), pytest.raises(UsageError, match=r"could not be written \(.*\); earlier ones are") as refusal:
+        checkpoints.save(copy, config, found._replace(done=6))
+    assert "\n" not in str(refusal.value)
+    assert before.items() <= everything(copy).items() and not (copy / "checkpoints" / "6.json").exists()
+    with (
+        no_room(size),
+        pytest.raises(UsageError, match=r"written \(File too large\); nothing was overwritten"),
+    ):
+        results.write_arrays(copy / "config.json", {"x": np.random.default_rng(0).normal(size=1000)})
+    assert before.items() <= everything(copy).items() and not list(copy.rglob(".config*"))
+    assert checkpoints.restore(copy, config, lambda done: target(config, done), print).done == 4
+
+
+def target(config, done):
+    return experiment._target(config, experiment.plan(config), done)
+
+
+class Trap:
+    """Unpickling one would make a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, capsys):
+    """Pickles, bombs, deep and wide JSON, numbers of the wrong kind: one line each."""
+    trap = tmp_path / "sprung"
+    run = tmp_path / "run"
+    run.mkdir()
+    good = (stopped / "config.json").read_text()
+    pickled = io.BytesIO()
+    np.savez(pickled, metrics=np.array([Trap(trap)], dtype=object))
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.npy", "w", force_zip64=True) as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "<f8", "fortran_order": False, "shape": (2**23,)})
+        for _ in range(64):
+            f.write(bytes(2**20))
+    huge = io.BytesIO()
+    with zipfile.ZipFile(huge, "w") as archive, archive.open("a.npy", "w") as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "<f8", "fortran_order": False, "shape": (2**50,)})
+    plain = io.BytesIO()
+    with zipfile.ZipFile(plain, "w") as archive:
+        archive.writestr("a.txt", "no array")
+    for metrics, message in (
+        (pickled.getvalue(), "damaged or not a file of arrays"),
+        (pickle.dumps(Trap(trap)), "damaged or not a file of arrays"),
+        (huge.getvalue(), "damaged or not a file of arrays"),
+        (plain.getvalue(), "damaged or not a file of arrays"),
+        (b"", "damaged or not a file of arrays"),
+    ):
+        (run / "config.json").write_text(good)
+        (run / "metrics.npz").write_bytes(metrics)
+        for command in ("plot", "evaluate", "resume"):
+            assert main([command, str(run)]) == 2, command
+            assert message in capsys.readouterr().err
+    (run / "metrics.npz").write_bytes(bomb.getvalue())
+    with pytest.raises(UsageError, match="bytes unpacked are more than"):
+        results.read_arrays(run / "metrics.npz", limit=2**25)
+    for text, message in (
+        ('{"agents": "many"}', "agents='many' is not a whole number"),
+        ('{"agents": true}', "agents='True' is not a whole number"),
+        ('{"agents": 1e400}', "agents='inf' is not a whole number"),
+        ('{"eta": NaN}', "eta=nan: must be a positive number"),
+        ('{"hidden": ["16"]}', "hidden="),
+        ('{"hidden": 16}', "hidden="),
+        ('{"attack": ["none"]}', "attack="),
+        ('{"format": "new"}', "newer jaxbyz"),
+        ("[" * 100_000, "not readable as JSON"),
+        ("[1, 2]", "one JSON object"),
+        ('{"a": "' + "x" * 2**21 + '"}', "larger than"),
+        ("\x00\xff", "not readable as JSON"),
+    ):
+        (run / "config.json").write_text(text, encoding="latin-1")
+        for command in ("plot", "evaluate", "resume"):
+            assert main([command, str(run)]) == 2, command
+            captured = capsys.readouterr().err
+            assert message in captured and len(captured.strip().splitlines()) == 1, captured
+    assert not trap.exists()
+
+
+def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
+    """Sealed, of the right configuration by its seal, and yet of other shapes: the one before it is used."""
+    other = checkpoints.restore(copy, config, lambda done: target(config, done), print)
+    cut = other._replace(history={name: value[:, :1] for name, value in other.history.items()})
+    checkpoints.save(copy, config, cut)
+    lines = []
+    found = checkpoints.restore(copy, config, lambda done: target(config, done), lines.append)
+    assert found.done == 2 and "unreadable" in lines[0]
+    for name, value in found.history.items():
+        assert value.shape[:2] == (2, 2), name
+
+
+def child(*arguments: str, **environment: str) -> subprocess.Popen:
+    """The command line in a process of its own, compiling as quickly as these tests do."""
+    import jax
+
+    settings = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "jaxbyz", *arguments],
+        env={**os.environ, **settings, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int, seed: int = 0) -> None:
+    """Start, kill with SIGKILL after a random time, start again; then let it finish: the bits of an undisturbed run."""
+    config = resolve(**{**TINY, "trajectories": trajectories})
+    options = [f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in TINY.items()]
+    train = ["train", *options, f"--trajectories={trajectories}", "--out", str(out), f"--checkpoint-every={every}"]
+    randomness, hits, reached = random.Random(seed), 0, 0
+    for attempt in range(10 * kills):
+        begun = (out / "config.json").exists()
+        if hits == kills or (out / "metrics.npz").exists():
+            break
+        process = child(*(["resume", str(out)] if begun else train), "--quiet")
+        # Kills fall into a moment after the run has begun to write, wherever that is.
+        deadline = time.monotonic() + 120
+        while newest(out) <= reached and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(randomness.uniform(0, 0.4))
+        process.kill()
+        process.communicate()
+        hits += process.returncode == -signal.SIGKILL
+        at = newest(out)
+        assert at >= reached, f"kill {attempt}: {at} after {reached}, a sealed checkpoint was lost"
+        reached = max(reached, at)
+    assert hits == kills, "the run ended before it was killed often enough: make it longer"
+    process = child("resume", str(out), "--quiet")
+    _, error = process.communicate()
+    assert process.returncode == 0, error
+    assert_same(jb.load_run(out), experiment.run(config))
+
+
+def newest(out: Path) -> int:
+    """The newest sealed checkpoint's iteration."""
+    names = [path.stem for path in (out / "checkpoints").glob("*.json")] if (out / "checkpoints").is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_nothing(tmp_path):
+    killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
+
+
+def test_a_kill_loses_nothing(tmp_path):
+    killed_again_and_again(tmp_path / "run", 1, trajectories=120, every=1)
