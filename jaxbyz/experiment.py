@@ -81,19 +81,15 @@ def run(
     """
     if checkpoint_every is not None and checkpoint_every < 1:
         raise UsageError(f"checkpoint_every={checkpoint_every}: must be at least 1")
-    prepared = plan(config)
     if out is None:
         if checkpoint_every is not None:
             raise UsageError("checkpoint_every needs a folder to keep checkpoints in: give out as well")
-        return _train(config, prepared, None, reporter)
+        return _train(config, plan(config), None, reporter)
+    prepared = plan(config)  # whatever is wrong with the options is said before a folder is made
     folder = results.create_folder(out)
     with results.claimed(folder):
         results.create_folder(out)  # now that nobody else can begin a run in it
-        results.write_json(folder / "environment.json", results.describe_environment())
-        if checkpoint_every is not None:
-            checkpoints.write_options(folder, {"checkpoint_every": checkpoint_every})
-        results.write_config(folder, config)
-        return _train(config, prepared, Keeping(folder, checkpoint_every), reporter)
+        return _begin(config, prepared, Keeping(folder, checkpoint_every), reporter)
 
 
 def resume(
@@ -109,19 +105,55 @@ def resume(
     """
     folder = Path(out)
     config = results.load_config(folder)
+    prepared = plan(config)
     with results.claimed(folder):
-        if not results.unfinished(folder):
-            say(f"{folder} is finished; there is nothing to resume")
-            data = results.load_run(folder)
-            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
-        if checkpoint_every is None:
-            checkpoint_every = checkpoints.read_options(folder).get("checkpoint_every")
-        prepared = plan(config)
-        found = checkpoints.restore(folder, config, partial(_target, config, prepared), say)
-        done = 0 if found is None else found.done
-        checkpoints.discard_after(folder, done)
-        say(f"resuming {folder} at iteration {done} of {prepared.coins.shape[-1]}")
-        return _train(config, prepared, Keeping(folder, checkpoint_every), reporter, found)
+        return _continue(config, prepared, Keeping(folder, checkpoint_every), reporter, say)
+
+
+def ensure(
+    config: Config,
+    out: str | Path,
+    reporter: Reporter | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Experiment:
+    """Do what is left to do of this run in this folder: all of it, the rest of it, or nothing."""
+    prepared = plan(config)
+    folder = results.make_folder(out)
+    with results.claimed(folder):
+        if not (folder / "config.json").exists():
+            return _begin(config, prepared, Keeping(folder, checkpoint_every), reporter)
+        if results.load_config(folder) != config:
+            raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
+        return _continue(config, prepared, Keeping(folder, checkpoint_every), reporter, say)
+
+
+def _begin(config: Config, prepared: Plan, keeping: Keeping, reporter: Reporter | None) -> Experiment:
+    """Train from the start in a folder that is claimed and holds no run."""
+    results.write_json(keeping.folder / "environment.json", results.describe_environment())
+    if keeping.every is not None:
+        checkpoints.write_options(keeping.folder, {"checkpoint_every": keeping.every})
+    results.write_config(keeping.folder, config)
+    return _train(config, prepared, keeping, reporter)
+
+
+def _continue(
+    config: Config, prepared: Plan, keeping: Keeping, reporter: Reporter | None, say: Callable[[str], None]
+) -> Experiment:
+    """Train on from the newest whole checkpoint in a folder that is claimed and holds a run."""
+    folder = keeping.folder
+    if not results.unfinished(folder):
+        say(f"{folder} is finished; there is nothing to resume")
+        data = results.load_run(folder)
+        return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
+    if keeping.every is None:
+        keeping = keeping._replace(every=checkpoints.read_options(folder).get("checkpoint_every"))
+    found = checkpoints.restore(folder, config, partial(_target, config, prepared), say)
+    done = 0 if found is None else found.done
+    checkpoints.discard_after(folder, done)
+    say(f"resuming {folder} at iteration {done} of {prepared.coins.shape[-1]}")
+    return _train(config, prepared, keeping, reporter, found)
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)

@@ -58,6 +58,12 @@ def create_folder(path: str | Path) -> Path:
         raise UsageError(f"out={path}: the folder holds an unfinished run; `jaxbyz resume {path}` continues it")
     if (folder / "config.json").exists():
         raise UsageError(f"out={path}: the folder already holds a run; choose another or remove it")
+    return make_folder(folder)
+
+
+def make_folder(path: str | Path) -> Path:
+    """Make a folder if there is none."""
+    folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"out={path}: is a file; a folder is needed")
     try:
