@@ -66,7 +66,7 @@ class Together:
 
 
 class TensorBoard:
-    """Every metric of every iteration as a scalar: the mean over seeds as `NAME`, each seed as `seed S/NAME`.
+    """Every metric of every iteration as a scalar: the mean over seeds as `NAME`, each seed as `seed-S/NAME`.
 
     The step is trajectories per agent, the paper's axis.
     """
@@ -99,5 +99,5 @@ class TensorBoard:
                 self.writer.add_scalar(name, mean, int(spent[0, i]))
             for seed, row in enumerate(values if len(values) > 1 else ()):
                 for step, value in zip(spent[seed], row, strict=True):
-                    self.writer.add_scalar(f"seed {self.first_seed + seed}/{name}", value, int(step))
+                    self.writer.add_scalar(f"seed-{self.first_seed + seed}/{name}", value, int(step))
         self.writer.flush()

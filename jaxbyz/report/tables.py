@@ -10,6 +10,7 @@ import numpy as np
 from jaxbyz.config import Config
 
 WINDOW = 0.05  # the last part of a run whose mean is its final return
+LEVELS: dict[str, tuple[float, ...]] = {"CartPole-v1": (195, 400, 450), "LunarLander-v3": (0, 100, 200)}
 
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
@@ -45,6 +46,13 @@ def trajectories_to(metrics: dict[str, np.ndarray], level: float) -> np.ndarray:
     return np.where(reached.any(axis=1), x[np.argmax(reached, axis=1)], np.nan)
 
 
+def trajectories_of_mean(metrics: dict[str, np.ndarray], level: float) -> float:
+    """Trajectories an agent until the mean over seeds of the smoothed return reaches `level`; NaN if it never does."""
+    x, y = smoothed(metrics)
+    above = y.mean(axis=0) >= level
+    return float(x[np.argmax(above)]) if above.any() else float("nan")
+
+
 def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     """Plain numbers of a run."""
     final = final_returns(metrics)
@@ -73,11 +81,9 @@ def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequen
     lines = [head + "".join(f"  {f'to {level:g}':>8}" for level in levels)]
     for name, metrics in rows:
         final = final_returns(metrics)
-        x, y = smoothed(metrics)
         cells = [f"{final.mean():8.1f}", f"{final.std():8.1f}", f"{final.min():8.1f}"]
-        for level in levels:
-            above = y.mean(axis=0) >= level
-            cells.append(f"{x[np.argmax(above)]:8.0f}" if above.any() else f"{'never':>8}")
+        reached = (trajectories_of_mean(metrics, level) for level in levels)
+        cells += [f"{at:8.0f}" if at == at else f"{'never':>8}" for at in reached]
         lines.append(f"{name:<{width}}  " + "  ".join(cells))
     return "\n".join(lines)
 

@@ -1,0 +1,53 @@
+"""`jaxbyz completion`: a static completion script, made from the parser itself."""
+
+from __future__ import annotations
+
+import argparse
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The shell."""
+    parser.add_argument("shell", choices=SHELLS, help="bash, zsh or fish")
+    parser.epilog = 'for this session: eval "$(jaxbyz completion bash)", or: jaxbyz completion fish | source'
+
+
+def script(shell: str) -> str:
+    """The script, with the names of components as values of the options that take them."""
+    import shtab
+
+    from jaxbyz.cli import build_parser
+    from jaxbyz.cli.listing import catalogue
+
+    parser = build_parser()
+    listed = {kind: list(entries) for kind, entries in catalogue().items()}
+    values = {
+        "env": listed["environments"],
+        "algorithm": listed["algorithms"],
+        "aggregator": listed["aggregators"],
+        "pre_aggregator": listed["pre_aggregators"],
+        "attack": listed["attacks"],
+        "agreement": listed["agreements"],
+        "preset": listed["presets"],
+    }
+    for command in _commands(parser):
+        for action in command._actions:
+            if action.dest in values and action.option_strings:
+                action.choices = values[action.dest]
+            elif action.metavar == "DIR":
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif action.metavar == "FILE":
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(parser, shell=shell)
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return list(subparsers.choices.values())
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    print(script(arguments.shell))
+    return 0

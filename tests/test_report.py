@@ -1,0 +1,396 @@
+"""Pictures and the report: what they show is what the files hold."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_folders import altered, make_folders
+from scipy import stats
+
+import jaxbyz as jb
+from jaxbyz import experiment
+from jaxbyz.cli import build_parser, main
+from jaxbyz.cli.options import config_from
+from jaxbyz.presets import PRESETS
+from jaxbyz.report import plots
+from jaxbyz.report.html import page, page_data
+from jaxbyz.report.replay import plane, replay
+from jaxbyz.report.runs import command, label, labels, load_runs, shares_over_time, table_of
+from jaxbyz.report.statistics import interquartile_mean, stratified_iqm
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return make_folders(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def runs(folders):
+    return load_runs(folders)
+
+
+def late_mean(folder):
+    """Final return of each seed straight from metrics.npz: the mean over the last 5 % of trajectories."""
+    with np.load(folder / "metrics.npz") as data:
+        late = data["trajectories"] >= 0.95 * data["trajectories"][:, -1:]
+        return np.array([row[keep].mean() for row, keep in zip(data["return"], late, strict=True)])
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 10, 11])
+def test_interquartile_mean_is_the_trimmed_mean(n):
+    scores = np.random.default_rng(n).normal(size=(n, 5))
+    np.testing.assert_allclose(interquartile_mean(scores), stats.trim_mean(scores, 0.25, axis=0))
+
+
+def test_stratified_intervals_agree_with_rliable():
+    """Recorded from rliable 1.2.0: get_interval_estimates of aggregate_iqm, 20000 resamples, the same scores."""
+    scores = np.random.default_rng(0).normal(size=(3, 10))  # tasks × seeds
+    value, low, high = stratified_iqm(list(scores), resamples=4000)
+    assert value == pytest.approx(-0.14516161, abs=1e-8)
+    assert (low, high) == (pytest.approx(-0.41877, abs=0.02), pytest.approx(0.17185, abs=0.02))
+
+
+def test_strata_are_drawn_within():
+    """Between-stratum spread must not widen the interval: constant strata have none."""
+    value, low, high = stratified_iqm([np.full(4, 1.0), np.full(4, 9.0)], resamples=200)
+    assert value == low == high == 5.0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_command_repeats_the_configuration(preset):
+    config = jb.resolve(preset, seeds=3, attack="large-noise:scale=10.0", tolerance=1e-3, unsafe=True)
+    words = shlex.split(command(config))
+    assert words[:2] == ["jaxbyz", "train"]
+    assert config_from(build_parser("train").parse_args(words[1:])) == config
+
+
+def test_replay_is_the_run(runs):
+    run = runs[0]
+    T = run.metrics["return"].shape[1]
+    trace = replay(run.config, seed=1, iterations=T + 5)
+    assert trace.parameters.shape == (T, 3, 5, run.policy["last"].shape[-1])
+    np.testing.assert_array_equal(trace.byzantine, run.metrics["byzantine"][1])
+    np.testing.assert_allclose(trace.parameters[-1, -1], run.policy["last"][1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(trace.sent, trace.parameters)  # AvgZero tells the truth in the agreement
+    with pytest.raises(jb.UsageError, match="no agreement"):
+        replay(jb.resolve(algorithm="byzpg"))
+
+
+def test_replay_shows_what_liars_tell(tmp_path, runs):
+    trace = replay(runs[1].config, iterations=2)
+    liars = trace.byzantine[0]
+    assert np.abs(trace.sent[:, :, liars]).max() > 100  # LargeNoise
+    np.testing.assert_array_equal(trace.sent[:, :, ~liars], trace.parameters[:, :, ~liars])
+    spread = np.ptp(trace.parameters[:, :, ~liars], axis=2).max(axis=(0, 2))
+    assert spread[0] > 0 and spread[-1] < 1e-3 * spread[0]  # [rounds]: honest agents meet
+    from PIL import Image
+
+    with Image.open(plots.agreement_animation(trace, tmp_path / "agreement.gif", size=2.0)) as picture:
+        assert picture.n_frames == 6
+
+
+def test_plane_keeps_distances_within_a_plane():
+    generator = np.random.default_rng(0)
+    points = generator.normal(size=(6, 2)) @ generator.normal(size=(2, 9)) + 4.0
+    flat = plane(points, points)
+    apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    np.testing.assert_allclose(np.linalg.norm(flat[:, None] - flat[None], axis=-1), apart, atol=1e-9)
+    np.testing.assert_allclose(plane(points[:1], points[:1]), 0.0)  # one point has no directions
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_runs_stands_for_them(folders, runs):
+    assert [run.folder for run in load_runs([folders[0].parent])] == sorted(folders)
+    assert len(load_runs([*folders, *folders])) == 3
+    assert len(set(labels(runs))) == 3 and labels(runs)[2].endswith("aggregator=krum")
+    twice = labels([runs[0], runs[0]._replace(folder=folders[0].parent / "again")])
+    assert twice[1].endswith("again") and label(runs[0]) in twice[0]
+
+
+def test_the_table_of_attacks_and_rules(folders, runs):
+    table = table_of(runs)
+    assert (table.rules, table.attacks) == (["decbyzpg · rfa", "decbyzpg · krum"], ["avg-zero", "large-noise"])
+    np.testing.assert_allclose(table.cells[0][0].seeds, late_mean(folders[0]))
+    assert table.cells[0][1].mean == pytest.approx(late_mean(folders[0]).mean() + 3.25)
+    assert table.cells[1][1] is None
+
+
+def test_shares_over_time(runs):
+    shares = shares_over_time(runs[0], columns=2)
+    spent, rows = runs[0].metrics["trajectories"][0], runs[0].metrics["shares"].mean(axis=0)
+    half = -(-len(spent) // 2)
+    np.testing.assert_allclose(shares.values[:, 0], rows[:half].mean(axis=0))
+    assert shares.trajectories.tolist() == [spent[half - 1], spent[-1]]
+    assert shares.byzantine.tolist() == [False] * 4 + [True]
+
+
+# ---- pictures ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["curves", "heatmap", "diameter"])
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_plots_are_drawn(capsys, folders, tmp_path, kind, suffix):
+    out = tmp_path / f"picture{suffix}"
+    options = ["--kind", kind, "--out", str(out), "--width", "4", "--statistic", "iqm", "--title", "A title & more"]
+    assert main(["plot", *map(str, folders), *options]) == 0
+    assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)
+    start = out.read_bytes()[:8]
+    if suffix == ".png":
+        assert start == b"\x89PNG\r\n\x1a\n"
+        return
+    text = out.read_text()
+    expected = {
+        "curves": "aggregator=krum", "diameter": "aggregator=krum", "heatmap": f"{late_mean(folders[0]).mean():.0f}",
+    }  # fmt: skip
+    assert "A title &amp; more" in text and expected[kind] in text
+
+
+def test_curves_draw_the_mean_and_the_spread(runs):
+    drawing = plots.learning_curves(runs[:1], width=4)
+    (axes,) = drawing.axes
+    x, y = plots.smoothed(runs[0].metrics, 4)
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), np.stack([x, y.mean(axis=0)], axis=1))
+    band = axes.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx((y.mean(axis=0) + y.std(axis=0)).max())
+
+
+def test_trust_and_agreement_show_one_run(capsys, folders, tmp_path):
+    assert main(["plot", str(folders[0]), "--kind", "trust", "--out", str(tmp_path / "trust.svg")]) == 0
+    assert "4 Byzantine" in (tmp_path / "trust.svg").read_text()
+    assert "shows one run: 3" in refused(capsys, "plot", *map(str, folders), "--kind", "trust")
+    assert "must end in .gif" in refused(
+        capsys, "plot", str(folders[0]), "--kind", "agreement", "--out", str(tmp_path / "x.png")
+    )
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+def refused(capsys, *arguments: str) -> str:
+    """Exit code 2 and one line on standard error."""
+    capsys.readouterr()
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1 and captured.err.startswith("jaxbyz: error: ")
+    return captured.err
+
+
+@pytest.mark.parametrize("name", ["plot", "report"])
+def test_bad_folders_are_refused(capsys, folders, tmp_path, name):
+    out = ["--out", str(tmp_path / ("x.html" if name == "report" else "x.png"))]
+    (tmp_path / "empty").mkdir()
+    assert "no finished run" in refused(capsys, name, str(tmp_path / "empty"), *out)
+    half = altered(folders[0], tmp_path / "half", 0.0)
+    (half / "metrics.npz").unlink()
+    assert "metrics.npz missing" in refused(capsys, name, str(half), *out)
+    other = altered(folders[0], tmp_path / "other", 0.0, env="Acrobot-v1")
+    message = refused(capsys, name, str(folders[0]), str(other), *out)
+    assert "different environments" in message and "Acrobot-v1, CartPole-v1" in message
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_a_missing_package_is_named(capsys, folders, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'jaxbyz[plots]'" in refused(capsys, "plot", str(folders[0]))
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert "pip install 'jaxbyz[tensorboard]'" in refused(capsys, "train", "--tensorboard", "somewhere")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert "pip install 'jaxbyz[plots]'" in refused(capsys, "render", str(folders[0]))
+
+
+def test_bad_report_options_are_refused(capsys, folders, tmp_path):
+    assert "must end in .html" in refused(capsys, "report", str(folders[0]), "--out", "report.txt")
+    assert "animations=-1" in refused(capsys, "report", str(folders[0]), "--animations", "-1")
+    (tmp_path / "file").write_text("")
+    message = refused(
+        capsys, "report", str(folders[0]), "--out", str(tmp_path / "file" / "x.html"), "--animations", "0"
+    )
+    assert "cannot be written" in message
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def embedded(text: str):
+    """The numbers inside a page."""
+    (numbers,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
+    return json.loads(numbers)
+
+
+def test_the_page_holds_the_numbers_of_the_files(folders, tmp_path):
+    out = tmp_path / "report.html"
+    assert main(["report", *map(str, folders), "--out", str(out), "--animations", "0", "--width", "4"]) == 0
+    data = embedded(out.read_text())
+    assert data["environment"] == "CartPole-v1" and data["differing"] == ["attack", "aggregator"]
+    for folder, shown in zip(folders, data["runs"], strict=True):
+        final = late_mean(folder)
+        run = jb.load_run(folder)
+        assert shown["seeds"] == pytest.approx(final.tolist())
+        assert shown["final"] == pytest.approx({"mean": final.mean(), "std": final.std(), "worst": final.min()})
+        assert shown["config"]["aggregator"] == run.config.aggregator and shown["machine"] == run.environment
+        x, y = plots.smoothed(run.metrics, 4)
+        curve = shown["curves"]["return"]
+        assert curve["x"] == x.tolist()
+        np.testing.assert_allclose(curve["mean"], [y.mean(0), y.mean(0) - y.std(0), y.mean(0) + y.std(0)], rtol=1e-5)
+        np.testing.assert_allclose(curve["seeds"], y, rtol=1e-4)
+        np.testing.assert_allclose(shown["diameters"]["median"][2], run.metrics["diameter"].max(axis=0), rtol=1e-4)
+        np.testing.assert_allclose(np.sum(shown["trust"]["shares"], axis=0), 1.0, atol=1e-3)
+    strata = [late_mean(folders[0]), late_mean(folders[1])]
+    assert data["table"]["iqm"][0]["value"] == pytest.approx(interquartile_mean(np.concatenate(strata)))
+
+
+def test_the_page_needs_nothing_else(runs):
+    text = page({**page_data(runs, title="</script><b>&"), "animations": [], "left_out": 0})
+    addresses = re.findall(r"""https?://[^"'\s]+""", text)
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert not re.search(r"<(link|img|script)[^>]+(src|href)=", text) and "@import" not in text
+    assert "<title>&lt;/script&gt;&lt;b&gt;&amp;</title>" in text and embedded(text)["title"] == "</script><b>&"
+    assert "<!--" not in text.replace("<!doctype", "")
+
+
+def test_numbers_that_are_missing_are_null(runs):
+    broken = dict(runs[0].metrics)
+    broken["byzantine_weight"] = np.full_like(broken["byzantine_weight"], np.nan)
+    broken["shares"] = np.full_like(broken["shares"], np.nan)
+    data = page_data([runs[0]._replace(metrics=broken)])
+    assert data["runs"][0]["trust"] is None
+    assert set(data["runs"][0]["curves"]["byzantine_weight"]["mean"][0]) == {None}
+    json.dumps(data, allow_nan=False)
+
+
+# ---- reporters -----------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.left = [], None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *details):
+        self.left = details
+
+    def update(self, progress):
+        self.told.append(progress)
+
+
+def test_reporters_are_told_what_the_files_hold(runs, tmp_path):
+    from jaxbyz.reporters import TensorBoard, Together
+
+    recorder = Recorder()
+    config = replace(runs[0].config, trajectories=80)  # two segments
+    done = experiment.run(config, reporter=Together(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
+    T = done.metrics["return"].shape[1]
+    assert len(recorder.told) == 2
+    last = recorder.told[-1]
+    assert (last.iteration, last.iterations) == (T, T) and recorder.left == (None, None, None)
+    for name, values in done.metrics.items():
+        np.testing.assert_array_equal(np.concatenate([p.metrics[name] for p in recorder.told], axis=1), values)
+    assert last.trajectories == done.metrics["trajectories"][0, -1]
+    written = scalars(tmp_path / "board")
+    spent = done.metrics["trajectories"][0].tolist()
+    steps, values = zip(*written["return"], strict=True)
+    assert list(steps) == spent
+    np.testing.assert_allclose(values, done.metrics["return"].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose([v for _, v in written["seed-8/diameter"]], done.metrics["diameter"][1], rtol=1e-6)
+
+
+def scalars(folder):
+    """tag -> [(step, value)] of an event file: records of length, checksum, protobuf, checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (path,) = folder.glob("events.*")
+    raw, found, at = path.read_bytes(), {}, 0
+    while at < len(raw):
+        size = int.from_bytes(raw[at : at + 8], "little")
+        event = Event.FromString(raw[at + 12 : at + 12 + size])
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, value.simple_value))
+        at += 16 + size
+    return found
+
+
+def test_a_failing_reporter_leaves_the_others(runs):
+    from jaxbyz.reporters import Together
+
+    class Broken(Recorder):
+        def update(self, progress):
+            raise RuntimeError("disk full")
+
+    recorder, broken = Recorder(), Broken()
+    with pytest.raises(RuntimeError, match="disk full"):
+        experiment.run(runs[0].config, reporter=Together(recorder, broken))
+    assert len(recorder.told) == 1 and recorder.left[0] is broken.left[0] is RuntimeError
+
+
+def test_plain_lines_say_how_it_goes(capsys):
+    from jaxbyz.cli.progress import Lines
+    from jaxbyz.reporters import Progress
+
+    lines = Lines(total=100, every=0.0)
+    with lines:
+        lines.update(Progress(20, 60, 40, 17.25, 5e3, {}))
+        lines.update(Progress(60, 60, 100, 20.0, 9e3, {}))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "compiling …"
+    assert said[1].startswith("iteration 20/60  40/100 trajectories  return 17.2  ")
+    assert said[2].startswith("iteration 60/60  100/100 trajectories  return 20.0  ") and said[2].endswith(" 0 s left")
+
+
+# ---- doctor and completion -----------------------------------------------------------------------------------------
+
+
+def test_doctor_finds_nothing_or_says_what(capsys, monkeypatch):
+    import jax
+
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == [] and found["versions"]["jax"] == jax.__version__
+    assert found["devices"] == len(jax.devices()) and found["cores"] >= 1 and found["optional"] == {
+        "plots": True, "tensorboard": True,
+    }  # fmt: skip
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: open(f"{dir}/no/such/file"))
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "NVIDIA GPU" in said and "cannot be written (No such file" in said and "cores in use" in said
+
+
+def test_doctor_checks_declared_versions(monkeypatch):
+    from jaxbyz.cli import doctor
+
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["jax>=99", "nonesuch>=1", 'x>=1; extra == "docs"'])
+    wrong = doctor._versions()
+    assert len(wrong) == 2 and "is not >=99" in wrong[0] and "nonesuch is missing" in wrong[1]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_options_and_names(capsys, shell):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("train", "doctor", "tensorboard", "avg-zero", "krum", "CartPole-v1", "cartpole-best"):
+        assert word in script, word
+
+
+def test_bash_completes(tmp_path, capsys):
+    import subprocess
+
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "jaxbyz.bash").write_text(capsys.readouterr().out)
+    ask = ". ./jaxbyz.bash; COMP_WORDS=(jaxbyz train --attack avg); COMP_CWORD=3; _shtab_jaxbyz; echo ${COMPREPLY[@]}"
+    answer = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert answer.split() == ["avg-zero"]

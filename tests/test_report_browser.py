@@ -1,0 +1,145 @@
+"""The report in a real browser: `make test-report` (needs Chromium and the extra `browser`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from report_folders import make_folders
+
+import jaxbyz as jb
+from jaxbyz.report.tables import final_returns
+
+pytestmark = pytest.mark.live
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return make_folders(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def report(folders, tmp_path_factory):
+    from jaxbyz.cli import main
+
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    assert main(["report", *map(str, folders), "--out", str(out), "--width", "4", "--animations", "2"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    assert program, "no Chromium: install one, or name it in CHROMIUM"
+    with sync_playwright() as play:
+        running = play.chromium.launch(executable_path=program, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(browser, report):
+    """open(**page options) -> the loaded page; fails afterwards if the console said anything or a request was made."""
+    said, asked = [], []
+
+    def open_page(**options):
+        page = browser.new_page(**options)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(report.as_uri())
+        return page
+
+    yield open_page
+    assert said == []
+    assert [url for url in asked if not url.startswith(("data:", report.as_uri()))] == []
+
+
+def shown(page, selector):
+    """data-value of every match, as numbers."""
+    return [float(cell.get_attribute("data-value")) for cell in page.locator(selector).all()]
+
+
+def test_the_table_holds_the_numbers_of_the_files(opened, folders):
+    page = opened()
+    for index, folder in enumerate(folders):
+        run = jb.load_run(folder)
+        final = final_returns(run.metrics)
+        row = page.locator(f"#results tr[data-run='{index}'] td")
+        assert row.nth(1).inner_text() == f"{final.mean():.1f}" and row.nth(3).inner_text() == f"{final.min():.1f}"
+        assert float(row.nth(1).get_attribute("data-value")) == pytest.approx(final.mean())
+    means = [final_returns(jb.load_run(folder).metrics).mean() for folder in folders]
+    assert shown(page, "#heatmap td.value[data-value]") == pytest.approx(means)
+
+
+def test_toggles_hide_and_show_curves(opened):
+    page = opened()
+    lines = page.locator("#curves path.line")
+    assert lines.count() == 3
+    button = page.locator("#legend button").nth(1)
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert [line.get_attribute("data-run") for line in lines.all()] == ["0", "2"]
+    button.click()
+    assert lines.count() == 3 and button.get_attribute("aria-pressed") == "true"
+    page.select_option("#statistic", "seeds")
+    assert lines.count() == 9  # three runs of three seeds
+    page.select_option("#metric", "ess")
+    assert lines.count() == 3 and page.locator("#curves svg").get_attribute("aria-label").startswith("ess")
+
+
+def test_hover_tells_the_values(opened, folders):
+    from jaxbyz.report.tables import smoothed
+
+    page = opened()
+    svg = page.locator("#curves svg")
+    box = svg.bounding_box()
+    svg.hover(position={"x": box["width"] - 30, "y": 80})
+    x, _ = smoothed(jb.load_run(folders[0]).metrics, 4)
+    assert float(page.locator("#curves .where").get_attribute("data-x")) == x[-1]
+    ends = [smoothed(jb.load_run(folder).metrics, 4)[1].mean(axis=0)[-1] for folder in folders]
+    assert shown(page, "#curves .tip [data-value]") == pytest.approx(ends, rel=1e-5)
+    svg.focus()
+    page.keyboard.press("ArrowLeft")
+    assert float(page.locator("#curves .where").get_attribute("data-x")) == x[-2]
+    assert shown(page, "#curves .tip [data-value]")[0] == pytest.approx(
+        smoothed(jb.load_run(folders[0]).metrics, 4)[1].mean(axis=0)[-2], rel=1e-5
+    )
+
+
+def test_animations_and_commands(opened, folders):
+    page = opened()
+    pictures = page.locator("#animations img")
+    assert pictures.count() == 4  # two runs, a policy and an agreement each
+    assert all(picture.evaluate("image => image.complete && image.naturalWidth > 50") for picture in pictures.all())
+    assert "1 more run" in page.locator("#left-out").inner_text()
+    page.locator("#repeat summary").nth(2).click()
+    assert "--aggregator krum" in page.locator("#repeat pre").nth(2).inner_text()
+    version = jb.load_run(folders[2]).environment["versions"]["optax"]
+    assert page.locator("#repeat details").nth(2).get_by_text(version, exact=True).is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_reads_it_in_light_and_dark(opened, scheme):
+    page = opened(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360  # nothing sticks out
+    background = "getComputedStyle(document.body).backgroundColor"
+    first = brightness(page.evaluate(background))
+    assert (first > 200) == (scheme == "light")
+    page.locator("#theme").click()
+    assert (brightness(page.evaluate(background)) > 200) == (scheme == "dark")
+    size = page.locator("#curves text").first.evaluate("text => text.getBoundingClientRect().height")
+    assert size >= 10  # legible
+    page.locator("#curves svg").tap(position={"x": 200, "y": 100})
+    assert page.locator("#curves .tip").is_visible()
+
+
+def brightness(colour: str) -> float:
+    """Mean of rgb(r, g, b)."""
+    return float(np.mean([int(part) for part in colour.strip("rgb()").split(",")]))
