@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -364,7 +365,7 @@ def test_doctor_finds_nothing_or_says_what(capsys, monkeypatch):
         "plots": True, "tensorboard": True,
     }  # fmt: skip
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: open(f"{dir}/no/such/file"))
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: os.listdir(f"{dir}/no/such/folder"))
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "NVIDIA GPU" in said and "cannot be written (No such file" in said and "cores in use" in said
