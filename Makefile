@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Every CPU core becomes one JAX device (jaxbyz sets it by itself on the command line).
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-byzfl clean setup
 
 setup: $(VENV)/.installed
 
@@ -37,5 +37,24 @@ unit: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
+# Against the programs themselves, each in an environment of its own.
+$(VENV)-box2d/.installed:
+	$(PYTHON) -m venv $(VENV)-box2d
+	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check swig
+	PATH=$(CURDIR)/$(VENV)-box2d/bin:$$PATH $(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check \
+		gymnasium==1.3.0 box2d-py==2.3.8 pygame==2.6.1
+	touch $@
+
+test-box2d: setup $(VENV)-box2d/.installed
+	BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/test_lunar_lander.py
+
+$(VENV)-byzfl/.installed:
+	$(PYTHON) -m venv $(VENV)-byzfl
+	$(VENV)-byzfl/bin/pip install --quiet --disable-pip-version-check byzfl==0.0.11 byzpy==0.1.4
+	touch $@
+
+test-byzfl: setup $(VENV)-byzfl/.installed
+	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/test_rules_parity.py
+
 clean:
-	rm -rf $(VENV) demo runs build dist
+	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist

@@ -6,7 +6,7 @@ Policies: heuristic, random, noop, noisy (a fifth of the heuristic's actions ran
 random place, so that it lands on hills), hard (falls too fast), bounce (random engines once on the ground), hover
 (bobs close to the ground for 400 steps, then lands).
 
-Needs gymnasium and box2d-py, which jaxbyz does not: `make box2d` installs them beside it.
+Needs gymnasium and box2d-py, which jaxbyz does not: `make test-box2d` installs them beside it.
 
 Arrays, E episodes, T the longest (padded with zeros; `length` says where each ends):
   heights [E, 12] raw terrain draws    force [E, 2] initial force in newtons    wind [E, 2] initial wind indices

@@ -92,8 +92,17 @@ class Sampler(NamedTuple):
     either: Callable[..., Sampled]
 
 
-def sampler(environment: Environment, policy: Policy, page: Page, interference: Interference | None) -> Sampler:
-    """The sampler of an environment, a policy and a batch plan, for agents that lie as `interference` says."""
+def sampler(
+    environment: Environment,
+    policy: Policy,
+    page: Page,
+    interference: Interference | None,
+    always_large: bool = False,
+) -> Sampler:
+    """The sampler of an environment, a policy and a batch plan, for agents that lie as `interference` says.
+
+    With always_large the coin never shows a small batch, and no program for one is compiled.
+    """
     estimator = page.estimator
 
     def run(parameters: Array, keys: PRNGKeyArray, mask: Bool[Array, " A"], batch: int) -> Episodes:
@@ -127,6 +136,8 @@ def sampler(environment: Environment, policy: Policy, page: Page, interference: 
     def either(
         coin: Array, parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array
     ) -> Sampled:
+        if always_large:
+            return large(parameters, keys, mask)
         return jax.lax.cond(
             coin, lambda: large(parameters, keys, mask), lambda: small(parameters, previous, memory, keys, mask)
         )

@@ -414,7 +414,7 @@ def test_drawing_errors(arguments, match):
 
 
 @functools.cache
-def closed_loop(policy, episodes=600, seed=0):
+def closed_loop(policy, episodes=2000, seed=0):
     """Return, length, landed and unfinished of fresh episodes."""
     env = lunar_lander.LunarLander()
     params = env.default_params
@@ -440,13 +440,13 @@ def closed_loop(policy, episodes=600, seed=0):
 
 @pytest.mark.slow
 def test_heuristic_lands_as_often_as_in_box2d():
-    """Box2D, 800 episodes: return 242.2 ± 3.4, landed 93.4 %, unfinished 1.0 %, quartiles 247, 265, 282."""
+    """Box2D, 10,000 episodes: return 238.5 ± 1.1, landed 92.0 %, unfinished 1.5 %, quartiles 248, 266, 283."""
     returns, _, landed, unfinished = closed_loop("heuristic")
-    error = (returns.var(ddof=1) / len(returns) + 3.4**2) ** 0.5
-    assert abs(returns.mean() - 242.2) < 2 * error
-    assert abs(landed - 0.934) < 0.03
-    assert abs(unfinished - 0.01) < 0.02
-    assert np.abs(np.percentile(returns, [25, 50, 75]) - [247, 265, 282]).max() < 5
+    error = (returns.var(ddof=1) / len(returns) + 1.1**2) ** 0.5
+    assert abs(returns.mean() - 238.5) < 2 * error
+    assert abs(landed - 0.920) < 0.03
+    assert abs(unfinished - 0.015) < 0.02
+    assert np.abs(np.percentile(returns, [25, 50, 75]) - [248, 266, 283]).max() < 5
 
 
 @pytest.mark.slow

@@ -20,6 +20,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def on_cpu() -> bool:
+    """Whether programs are traced for a CPU, where branches and small groups pay; on a GPU both cost more than work."""
+    return jax.default_backend() == "cpu"
+
+
 def apart(function: Callable[P, R], static_argnames: tuple[str, ...] = ()) -> Callable[P, R]:
     """Mark a function of arrays as compiled apart on CPU; elsewhere (GPUs fuse without repeating) it is unchanged."""
 
@@ -32,7 +37,7 @@ def apart(function: Callable[P, R], static_argnames: tuple[str, ...] = ()) -> Ca
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if xla_metadata is None or jax.default_backend() != "cpu":
+        if xla_metadata is None or not on_cpu():
             return function(*args, **kwargs)
         with xla_metadata.set_xla_metadata(inlineable="false"):
             return compiled(*args, **kwargs)

@@ -256,10 +256,9 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
 
     def reset_env(self, key: jax.Array, params: EnvParams) -> tuple[jax.Array, EnvState]:
         """Draw terrain, initial push and wind."""
-        terrain_key, force_key, wind_key = jax.random.split(key, 3)
-        heights = jax.random.uniform(terrain_key, (12,), maxval=HEIGHT / 2)
-        force = jax.random.uniform(force_key, (2,), minval=-INITIAL_FORCE, maxval=INITIAL_FORCE)
-        wind = jax.random.randint(wind_key, (2,), -WIND_RANGE, WIND_RANGE)
+        draws = jax.random.uniform(key, (16,))
+        heights, force = HEIGHT / 2 * draws[:12], INITIAL_FORCE * (2 * draws[12:14] - 1)
+        wind = jnp.floor(WIND_RANGE * (2 * draws[14:] - 1)).astype(jnp.int32)
         state = initial_state(params, heights, force, wind[0], wind[1])
         return observe(params, state), state
 

@@ -173,29 +173,28 @@ def _meeting_faces(leg: Body, ground: Segment) -> tuple[jax.Array, ...]:
 
 
 @apart
-def _cut_ends(
-    leg: Body,
-    ground: Segment,
-    on_ground: jax.Array,
-    chosen: jax.Array,
-    side: jax.Array,
-    cos: jax.Array,
-    sin: jax.Array,
-) -> tuple[jax.Array, ...]:
-    """Step 3: reference normal and origin, and the ends of the cut incident edge with how each was cut (1 and 2)."""
+def _facing_edges(leg: Body, ground: Segment, faces: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Step 3: the reference edge (normal, start, direction, extent) and the two ends of the incident edge."""
     x, y, _ = leg
+    on_ground, _, chosen, side, cos, sin = faces
     edges = zip(LEG, LEG[1:] + LEG[:1], face_normals(LEG), strict=True)
     ax, ay, bx, by, fx, fy = (_constant(chosen, c) for c in zip(*(a + b + n for a, b, n in edges), strict=True))
     ax, ay = x + cos * ax - sin * ay, y + sin * ax + cos * ay
     bx, by = x + cos * bx - sin * by, y + sin * bx + cos * by
     fx, fy = cos * fx - sin * fy, sin * fx + cos * fy
     tx, ty = (ground.x2 - ground.x1) / ground.length, (ground.y2 - ground.y1) / ground.length
-    px, py = jnp.where(on_ground, -ty * side, fx), jnp.where(on_ground, tx * side, fy)
-    rx, ry = jnp.where(on_ground, ground.x1, ax), jnp.where(on_ground, ground.y1, ay)
-    qx, qy = jnp.where(on_ground, tx, -fy), jnp.where(on_ground, ty, fx)  # along the reference, from (rx, ry)
-    extent = jnp.where(on_ground, ground.length, (bx - ax) * qx + (by - ay) * qy)
-    ix1, iy1 = jnp.where(on_ground, ax, ground.x1), jnp.where(on_ground, ay, ground.y1)
-    ix2, iy2 = jnp.where(on_ground, bx, ground.x2), jnp.where(on_ground, by, ground.y2)
+    return (
+        *(jnp.where(on_ground, a, b) for a, b in ((-ty * side, fx), (tx * side, fy))),
+        *(jnp.where(on_ground, a, b) for a, b in ((ground.x1, ax), (ground.y1, ay), (tx, -fy), (ty, fx))),
+        jnp.where(on_ground, ground.length, (fx * by - fy * bx) - (fx * ay - fy * ax)),
+        *(jnp.where(on_ground, a, b) for a, b in ((ax, ground.x1), (ay, ground.y1), (bx, ground.x2), (by, ground.y2))),
+    )
+
+
+@apart
+def _cut_ends(edges: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Step 3, continued: do the edges overlap, and the ends of the cut incident edge with how each was cut (1, 2)."""
+    _, _, rx, ry, qx, qy, extent, ix1, iy1, ix2, iy2 = edges
     t1, t2 = (ix1 - rx) * qx + (iy1 - ry) * qy, (ix2 - rx) * qx + (iy2 - ry) * qy
     overlap = (jnp.maximum(t1, t2) > 0) & (jnp.minimum(t1, t2) < extent)
     span = jnp.where(jnp.abs(t2 - t1) > 1e-9, t2 - t1, 1.0)
@@ -204,15 +203,22 @@ def _cut_ends(
         share = (jnp.clip(t, 0, extent) - t1) / span
         cut = jnp.where(t < 0, 1, jnp.where(t > extent, 2, 0))
         ends += [ix1 + share * (ix2 - ix1), iy1 + share * (iy2 - iy1), cut]
-    return overlap, px, py, rx, ry, *ends
+    return overlap, *ends
 
 
 @apart
-def _manifold(leg: Body, ground: Segment, faces: tuple[jax.Array, ...], ends: tuple[jax.Array, ...]) -> Manifold:
+def _manifold(
+    leg: Body,
+    ground: Segment,
+    faces: tuple[jax.Array, ...],
+    edges: tuple[jax.Array, ...],
+    ends: tuple[jax.Array, ...],
+) -> Manifold:
     """Step 3, continued: the two ends as contact points, in the order Box2D lists them."""
     x, y, _ = leg
     on_ground, close, chosen, side, cos, sin = faces
-    overlap, px, py, rx, ry, *rest = ends
+    overlap, *rest = ends
+    px, py, rx, ry = edges
     cuts = rest[2], rest[5]
     points: list[tuple[jax.Array, ...]] = []
     for end in range(2):
@@ -240,8 +246,8 @@ def _manifold(leg: Body, ground: Segment, faces: tuple[jax.Array, ...], ends: tu
 def collide_leg(leg: Body, ground: Segment) -> Manifold:
     """Contact points of legs with segments; all arrays broadcast together."""
     faces = _meeting_faces(leg, ground)
-    on_ground, _, chosen, side, cos, sin = faces
-    return _manifold(leg, ground, faces, _cut_ends(leg, ground, on_ground, chosen, side, cos, sin))
+    edges = _facing_edges(leg, ground, faces)
+    return _manifold(leg, ground, faces, edges[:4], _cut_ends(edges))
 
 
 def _constant(index: jax.Array, values: tuple[float, ...]) -> jax.Array:

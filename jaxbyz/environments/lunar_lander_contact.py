@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxbyz.environments.apart import apart
+from jaxbyz.environments.apart import apart, on_cpu
 from jaxbyz.environments.lunar_lander_bodies import LEG_MASS, SIGN, Bodies, both_legs, each_leg
 from jaxbyz.environments.lunar_lander_collision import (
     Body,
@@ -108,6 +108,14 @@ def solve_velocities(
     active = rows.active[0] | rows.active[1]
     touched = [[active[g, i].any() for g in range(2)] for i in range(2)]
 
+    def visit(i: int, g: int, leg: Body, force: Impulses) -> tuple[Body, Impulses]:
+        """A visit to one leg-segment pair; where no lane touches it, nothing would change."""
+        if not on_cpu():
+            return solve_contact(rows, leg, force, at=(g, i))
+        return lax.cond(
+            touched[i][g], lambda a, b: solve_contact(rows, a, b, at=(g, i)), lambda *same: same, leg, force
+        )
+
     def sweep(_: int, carry: tuple) -> tuple:
         hull, legs, limits, motors, impulses = carry
         legs, limits, motors, impulses = list(legs), list(limits), list(motors), [list(pair) for pair in impulses]
@@ -115,13 +123,7 @@ def solve_velocities(
             hull, legs[i], limits[i], motors[i] = solve_joint(joints[i], hull, legs[i], limits[i], motors[i])
         for i in (1, 0):
             for g in range(2):
-                legs[i], impulses[i][g] = lax.cond(
-                    touched[i][g],
-                    lambda leg, force, i=i, g=g: solve_contact(rows, leg, force, at=(g, i)),
-                    lambda *unchanged: unchanged,
-                    legs[i],
-                    impulses[i][g],
-                )
+                legs[i], impulses[i][g] = visit(i, g, legs[i], impulses[i][g])
         return hull, tuple(legs), tuple(limits), tuple(motors), tuple(tuple(pair) for pair in impulses)
 
     def some_sweeps(carry: tuple) -> tuple:

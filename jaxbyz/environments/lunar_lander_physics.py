@@ -46,12 +46,14 @@ once through a batching rule, however many axes are mapped, so that this choice 
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.environments.apart import on_cpu
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
     ANGULAR_SLOP,
@@ -97,9 +99,6 @@ class World(NamedTuple):
     still: jax.Array  # [] steps for which all bodies have been slow
     crashed: jax.Array  # [] the hull touched the ground
     asleep: jax.Array  # [] the lander came to rest
-
-
-_RANKS = World._make((1, 2, 2, 2, 2, 3, 1, 1, 0, 0, 0))  # of one lane
 
 
 def _bodies(array: jax.Array) -> Bodies:
@@ -155,7 +154,7 @@ def _grounded(world: World, flown: World, sweeps: int) -> World:
         flown.contact_impulse,
         free,
     )
-    result = lax.cond(free.all(), lambda: none, touch)
+    result = lax.cond(free.all(), lambda: none, touch) if on_cpu() else touch()
     moved, solved, joint_impulse, keys, impulse, good = jax.tree.map(lambda a, b: jnp.where(free, b, a), result, none)
 
     still = jnp.where(_slow(solved), world.still + 1, 0)
@@ -191,14 +190,18 @@ def updated_flag(flag: jax.Array, before: jax.Array, now: jax.Array) -> jax.Arra
     return ~ended & (flag | began)
 
 
-def near_ground(world: World) -> jax.Array:
-    """Lanes that might touch the ground in this step, [L]: every vertex against the terrain below, with a margin."""
-    close = []
+def near_ground(world: World) -> tuple[jax.Array, jax.Array]:
+    """Lanes that might touch the ground in this step, and those whose legs probably do already; both [L].
+
+    Every vertex is held against the terrain below it, with a margin for the step's motion, and every body against the
+    corner nearest to it. The second answer only helps to group lanes: a wrong one costs time.
+    """
+    near, touching = [], [(world.touching != 0).any(axis=0)]
     speed = jnp.abs(world.velocity)
     for body, polygon in enumerate((HULL, LEG, LEG)):
         x, y, angle = world.pose[body]
         cos, sin = jnp.cos(angle), jnp.sin(angle)
-        reach = max((px * px + py * py) ** 0.5 for px, py in polygon)
+        reach = max(math.hypot(px, py) for px, py in polygon)
         margin = 2 * (SKIN + TIME_STEP * (speed[body, 0] + speed[body, 1] + reach * speed[body, 2]))
         corner = jnp.clip(jnp.round(x / 2), 0, 10).astype(jnp.int32)
         left, here, right = (height_at(world.terrain, jnp.clip(corner + d, 0, 10)) for d in (-1, 0, 1))
@@ -207,10 +210,13 @@ def near_ground(world: World) -> jax.Array:
         for px, py in polygon:
             vx, vy = offset + cos * px - sin * py, sin * px + cos * py
             slope = jnp.where(vx < 0, here - left, right - here) / 2
-            close.append(y + vy - here - slope * vx < margin)
+            gap = y + vy - here - slope * vx
+            near.append(gap < margin)
+            if body:
+                touching.append(gap**2 <= SKIN**2 * (1 + slope**2))
             lowest = jnp.minimum(lowest, vy)
-        close.append((jnp.abs(offset) < reach + 0.1) & (y + lowest - here < margin))
-    return functools.reduce(jnp.logical_or, close)
+        near.append((jnp.abs(offset) < reach + 0.1) & (y + lowest - here < margin))
+    return functools.reduce(jnp.logical_or, near), functools.reduce(jnp.logical_or, touching)
 
 
 @functools.partial(jax.jit, static_argnames="sweeps")
@@ -219,8 +225,10 @@ def _step_lanes(world: World, sweeps: int = VELOCITY_SWEEPS) -> World:
     lanes = world.still.shape[-1]
     flown = _flight(world)
     going = ~(world.crashed | world.asleep)
-    near, touching = near_ground(world) & going, (world.touching != 0).any(axis=0) & going
-    chunk = min(lanes, max(32, lanes // 32))
+    near, touching = (mask & going for mask in near_ground(world))
+    if not on_cpu():
+        return jax.tree.map(lambda a, b: jnp.where(near, a, b), _grounded(world, flown, sweeps), flown)
+    chunk = min(lanes, max(32, lanes // 24))
     arriving = near & ~touching
     leading = touching.sum()
     rank = jnp.where(touching, jnp.cumsum(touching) - 1, lanes + chunk)
@@ -228,22 +236,60 @@ def _step_lanes(world: World, sweeps: int = VELOCITY_SWEEPS) -> World:
     order = jnp.full(lanes + chunk, lanes, jnp.int32).at[rank].set(jnp.arange(lanes, dtype=jnp.int32), mode="drop")
     count = leading + arriving.sum()
 
+    before, after = _packed(world), _packed(flown)
+
     def body(carry: tuple) -> tuple:
         first, out = carry
         chosen = lax.dynamic_slice(order, (first,), (chunk,))
-        here, there = jax.tree.map(lambda a: jnp.take(a, chosen, axis=-1, mode="clip"), (world, flown))
-        part = _grounded(here, there, sweeps)
-        return first + chunk, jax.tree.map(lambda a, b: a.at[..., chosen].set(b, mode="drop"), out, part[1:])
+        packed = jax.tree.map(lambda a: jnp.take(a, chosen, axis=1, mode="clip"), (before, after))
+        here, there = _unpacked(*packed[0]), _unpacked(*packed[1])
+        spare = chosen >= lanes  # the last group has room left: nothing there touches anything
+        here = here._replace(
+            terrain=jnp.where(spare, -100.0, here.terrain), touching=jnp.where(spare, 0, here.touching)
+        )
+        part = _packed(_grounded(here, there, sweeps))
+        return first + chunk, jax.tree.map(lambda a, b: a.at[:, chosen].set(b, mode="drop"), out, part)
 
-    _, changed = lax.while_loop(lambda carry: carry[0] < count, body, (jnp.zeros_like(count), flown[1:]))
-    return World(world.terrain, *changed)
+    _, changed = lax.while_loop(lambda carry: carry[0] < count, body, (jnp.zeros_like(count), after))
+    return _unpacked(*changed)
+
+
+_SHAPES = World._make([(11,), (3, 3), (3, 3), (2, 4), (2, 4), (2, 4, 2), (2,), (2,), (), (), ()])  # of one lane
+_FLOATS = ("terrain", "pose", "velocity", "joint_impulse", "contact_impulse")
+_INTEGERS = ("contact_key", "touching", "flag", "still", "crashed", "asleep")
+_FLAGS = ("flag", "crashed", "asleep")
+
+
+def _packed(world: World) -> tuple[jax.Array, jax.Array]:
+    """All numbers of every lane as two arrays [rows, L], floats and integers: one gather picks out lanes."""
+
+    def rows(names: tuple[str, ...], kind: jnp.dtype) -> jax.Array:
+        fields = [getattr(world, name) for name in names]
+        return jnp.concatenate([field.reshape(-1, field.shape[-1]).astype(kind) for field in fields])
+
+    return rows(_FLOATS, jnp.float32), rows(_INTEGERS, jnp.int32)
+
+
+def _unpacked(floats: jax.Array, integers: jax.Array) -> World:
+    """The inverse of `_packed`."""
+    fields = {}
+    for names, rows in ((_FLOATS, floats), (_INTEGERS, integers)):
+        first = 0
+        for name in names:
+            shape = getattr(_SHAPES, name)
+            count = math.prod(shape)
+            field = rows[first : first + count].reshape(*shape, -1)
+            fields[name] = field != 0 if name in _FLAGS else field
+            first += count
+    return World(**fields)
 
 
 @jax.custom_batching.custom_vmap
 def step(world: World) -> World:
     """Advance by 1/50 s; forces and engine impulses are already in `world.velocity`. Any leading batch axes."""
     batch = world.still.shape
-    lanes = jax.tree.map(lambda a, rank: jnp.moveaxis(a.reshape(-1, *a.shape[a.ndim - rank :]), 0, -1), world, _RANKS)
+    ranks = World._make(len(shape) for shape in _SHAPES)
+    lanes = jax.tree.map(lambda a, rank: jnp.moveaxis(a.reshape(-1, *a.shape[a.ndim - rank :]), 0, -1), world, ranks)
     with jax.numpy_rank_promotion("allow"):  # inside, whatever is per lane applies along all leading axes
         lanes = _step_lanes(lanes)
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*batch, *a.shape[:-1]), lanes)
