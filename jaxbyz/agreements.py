@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz import graphs
 from jaxbyz.attacks.base import Forge, Memory
 from jaxbyz.communication import exchange
+from jaxbyz.meshes import Places
 from jaxbyz.registry import Registry
 from jaxbyz.rules import FIFTH, HALF, QUARTER, THIRD, Rule, mda, monna, trimmed_mean
 from jaxbyz.rules.distances import squared_distances
@@ -33,10 +34,11 @@ class Agreement(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """parameters [K, D] after agreement; rounds [] that were used."""
+    """parameters [R, D] after agreement, of the agents that live here; rounds [] that were used; everyone's [K, D]."""
 
-    parameters: Float[Array, "K D"]
+    parameters: Float[Array, "R D"]
     rounds: Array
+    everyone: Float[Array, "K D"]
 
 
 def theorem_rounds(N: int, agents: int, p: float) -> int:
@@ -59,28 +61,36 @@ def diameter(parameters: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[
 def run_agreement(
     key: PRNGKeyArray,
     agreement: Agreement | None,
-    parameters: Float[Array, "K D"],
+    parameters: Float[Array, "R D"],
     mask: Bool[Array, " K"],
     forge: Forge | None = None,
     *,
     equivocates: bool = False,
     memory: Memory = (),
     step: Array | int = 0,
+    places: Places | None = None,
 ) -> Agreed:
-    """Avg-Agree_κ among K agents under attack; every agent, Byzantine ones too, updates its state as prescribed."""
+    """Avg-Agree_κ among K agents under attack; every agent, Byzantine ones too, updates its state as prescribed.
+
+    parameters are those of the agents that live here, which is everyone unless `places` says otherwise. Each round
+    gathers once; the gathering after the last one serves whoever wants to measure the outcome.
+    """
+    places = Places(parameters.shape[0]) if places is None else places
+    everyone = places.gather(parameters)
     if agreement is None:
-        return Agreed(parameters, jnp.int32(0))
-    states = _states(agreement.rule, *parameters.shape)
+        return Agreed(parameters, jnp.int32(0), everyone)
+    states = _states(agreement.rule, places, parameters.shape[1])
 
     def once(i: Array, now: Array) -> Array:
-        return exchange(
+        rows = exchange(
             jax.random.fold_in(key, i), agreement.rule, states, now, mask, forge,
-            equivocates=equivocates, memory=memory, step=step,
+            equivocates=equivocates, memory=memory, step=step, places=places,
         ).rows  # fmt: skip
+        return places.gather(rows)
 
     if agreement.tolerance is None:
-        done = jax.lax.fori_loop(0, agreement.rounds, once, parameters)
-        return Agreed(done, jnp.int32(agreement.rounds))
+        everyone = jax.lax.fori_loop(0, agreement.rounds, once, everyone)
+        return Agreed(places.mine(everyone), jnp.int32(agreement.rounds), everyone)
 
     tolerance = agreement.tolerance
 
@@ -88,12 +98,13 @@ def run_agreement(
         i, now = carry
         return (i < agreement.rounds) & (diameter(now, mask) > tolerance)
 
-    used, done = jax.lax.while_loop(unsettled, lambda carry: (carry[0] + 1, once(*carry)), (jnp.int32(0), parameters))
-    return Agreed(done, used)
+    used, everyone = jax.lax.while_loop(unsettled, lambda carry: (carry[0] + 1, once(*carry)), (jnp.int32(0), everyone))
+    return Agreed(places.mine(everyone), used, everyone)
 
 
-def _states(rule: Rule, K: int, D: int) -> Array:
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *jnp.shape(leaf))), rule.init(K, D))
+def _states(rule: Rule, places: Places, D: int) -> Array:
+    start = rule.init(places.agents, D)
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (places.here, *jnp.shape(leaf))), start)
 
 
 def _gossip(

@@ -3,10 +3,14 @@
 An algorithm is two pure functions, `init(key) -> State` and `step(state, coin) -> (State, Metrics)`: one iteration,
 one compiled program. The coin c_t is an argument because it is common knowledge: runs that share it can be batched
 without paying for both branches. The first coin must be True (Algorithms 1 and 2: "c_t = 1 or t = 0").
+
+Both take `places` as well, for agents that are spread over devices: inside `shard_map` over an axis `agents`, a state
+holds the rows of the agents that live on this device, and only messages cross (`meshes.Places`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,18 +23,20 @@ from jaxbyz.agreements import Agreement, diameter, run_agreement
 from jaxbyz.attacks import Attack, no_attack
 from jaxbyz.communication import exchange, omniscient_view, received
 from jaxbyz.environments import Environment
+from jaxbyz.meshes import FLOAT_BYTES, Places
 from jaxbyz.page import Page, Sampled, sampler
 from jaxbyz.policies import Policy
 from jaxbyz.registry import Registry
 from jaxbyz.rules import Receiver, Rule, mean
 from jaxbyz.schedules import Schedule, fixed
 
-FLOAT_BYTES = 4
 DEFAULT_PAGE = Page()
+SUMMARY = len(Sampled._fields) - 1  # numbers that travel beside an estimate, for the metrics
 
 
 class State(NamedTuple):
-    """What agents carry from iteration to iteration. A central algorithm has one row, the server's.
+    """What agents carry from iteration to iteration, a row an agent that lives here (K of them, unless they are spread
+    over devices). A central algorithm has one row, the server's, on every device.
 
     step [] t; key of the run; parameters [K, D] θ_t; previous [K, D] θ_{t−1}; memory [K, D] v_{t−1} as `Page.previous`
     says; optimizer, one state an agent; rules, one state a receiver; adversary, what the attack remembers.
@@ -60,7 +66,8 @@ class Metrics(NamedTuple):
     byzantine_weight: share of Byzantine messages in the aggregate, mean over honest receivers; NaN where undefined
     gradient_norm: mean norm of honest receivers' aggregates
     rounds:       agreement rounds used
-    bytes_sent:   by all agents together, D floats a message
+    bytes_sent:   by all agents together, D floats a message, as the paper's remark counts them
+    bytes_moved:  between devices, when agents are spread over them; measuring the diameter included
     finite:       1 while all honest parameters are finite numbers
     shares [K]:   share of each sender in the aggregate, mean over honest receivers
     byzantine [K]: who was Byzantine
@@ -78,25 +85,37 @@ class Metrics(NamedTuple):
     gradient_norm: Array
     rounds: Array
     bytes_sent: Array
+    bytes_moved: Array
     finite: Array
     shares: Array
     byzantine: Array
 
 
 class Algorithm(NamedTuple):
-    """init: key -> State; step: (State, coin []) -> (State, Metrics); p: probability of a large batch.
+    """init: key -> State; step: (State, coin []) -> (State, Metrics), both with `places` if agents are spread over
+    devices; p: probability of a large batch.
 
-    period: a large batch every so many iterations instead of the coin; None for the coin.
+    period:  a large batch every so many iterations instead of the coin; None for the coin.
+    central: the state has one row, the server's.
+
+    Two are equal when they are the same functions; it can be the key of a cache.
     """
 
-    init: Callable[[PRNGKeyArray], State]
-    step: Callable[[State, Array], tuple[State, Metrics]]
+    init: Callable[..., State]
+    step: Callable[..., tuple[State, Metrics]]
     agents: int
     p: float
     page: Page
     policy: Policy
     environment: Environment
     period: int | None = None
+    central: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Algorithm) and self.init is other.init and self.step is other.step
+
+    def __hash__(self) -> int:
+        return hash((self.init, self.step))
 
 
 def decbyzpg(
@@ -120,42 +139,50 @@ def decbyzpg(
     attack = no_attack() if attack is None else attack
     schedule = fixed(K, byzantine) if schedule is None else schedule
     interference = attack.interfere(environment.actions) if attack.interfere else None
-    sample = sampler(environment, policy, page, interference)
+    always_large = (p == 1 and period is None) or period == 1
+    sample = sampler(environment, policy, page, interference, always_large)
+    here = Places(K)
 
-    def init(key: PRNGKeyArray) -> State:
+    def init(key: PRNGKeyArray, places: Places = here) -> State:
         key, key_theta = jax.random.split(key)
         theta = policy.init(key_theta)
-        return _start(key, jnp.tile(theta, (K, 1)), optimizer, aggregator, K, attack)
+        return _start(key, jnp.tile(theta, (places.here, 1)), optimizer, aggregator, K, attack)
 
-    def step(state: State, coin: Array) -> tuple[State, Metrics]:
+    def step(state: State, coin: Array, places: Places = here) -> tuple[State, Metrics]:
         keys = _keys(state, K)
         mask = schedule(keys.schedule, state.step)
         memory = _previous_estimate(page, state)
-        sampled = sample.either(coin, state.parameters, state.previous, memory, keys.agents, mask)
+        mine = sample.either(
+            coin, state.parameters, state.previous, memory, places.mine(keys.agents), places.mine(mask)
+        )
+        sampled = places.gather(mine)  # everyone's message, and how its sampling went
         aggregate = exchange(
             keys.gradients, aggregator, state.rules, sampled.estimate, mask, attack.gradients,
-            equivocates=attack.equivocates, memory=state.adversary, step=state.step,
+            equivocates=attack.equivocates, memory=state.adversary, step=state.step, places=places,
         )  # fmt: skip
         proposed, optimizer_state = ascend(optimizer, aggregate.rows, state.optimizer, state.parameters)
         agreed = run_agreement(
             keys.parameters, agreement, proposed, mask, attack.parameters,
-            equivocates=attack.equivocates, memory=state.adversary, step=state.step,
+            equivocates=attack.equivocates, memory=state.adversary, step=state.step, places=places,
         )  # fmt: skip
-        first = jax.tree.map(lambda leaf: leaf[0], state.rules)
+        first = places.first(state.rules)
         view = omniscient_view(keys.gradients, aggregator, first, sampled.estimate, mask, state.adversary, state.step)
         following = State(
             state.step + 1,
             state.key,
             agreed.parameters,
-            *_anchor(page, coin, state, sampled.estimate if page.previous == "own" else aggregate.rows),
+            *_anchor(page, coin, state, proposed, mine.estimate if page.previous == "own" else aggregate.rows),
             optimizer_state,
             aggregate.state,
             attack.remember(view),
         )
-        bytes_sent = (1.0 + agreed.rounds.astype(jnp.float32)) * (K * K * D * FLOAT_BYTES)
+        measured = jnp.linalg.norm(aggregate.rows, axis=1), aggregate.shares
+        norms, shares = places.gather(measured)
+        rounds = agreed.rounds.astype(jnp.float32)
+        floats = (D + SUMMARY) + (1.0 + rounds) * D + (1 + K) + _memory_size(aggregator, K, D)
         metrics = _metrics(
-            page, coin, sampled, mask, aggregate.rows, aggregate.shares,
-            agreed.parameters, agreed.rounds, bytes_sent,
+            page, coin, sampled, mask, norms, shares, agreed.everyone, agreed.rounds,
+            bytes_sent=(1.0 + rounds) * (K * K * D * FLOAT_BYTES), bytes_moved=places.moved(floats),
         )  # fmt: skip
         return following, metrics
 
@@ -186,14 +213,16 @@ def byzpg(
     attack = no_attack() if attack is None else attack
     schedule = fixed(K, byzantine) if schedule is None else schedule
     interference = attack.interfere(environment.actions) if attack.interfere else None
-    sample = sampler(environment, policy, page, interference)
+    always_large = (p == 1 and period is None) or period == 1
+    sample = sampler(environment, policy, page, interference, always_large)
+    here = Places(K)
 
-    def init(key: PRNGKeyArray) -> State:
+    def init(key: PRNGKeyArray, places: Places = here) -> State:
         key, key_theta = jax.random.split(key)
         theta = policy.init(key_theta)
         return _start(key, theta[None], optimizer, aggregator, K, attack)
 
-    def step(state: State, coin: Array) -> tuple[State, Metrics]:
+    def step(state: State, coin: Array, places: Places = here) -> tuple[State, Metrics]:
         keys = _keys(state, K)
         mask = schedule(keys.schedule, state.step)
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
@@ -201,11 +230,10 @@ def byzpg(
 
         def workers() -> tuple[Sampled, Array, Array, Any, Any]:
             known = (state.parameters, state.previous, _previous_estimate(page, state))
-            theta, before, memory = (jnp.tile(x, (K, 1)) for x in known)
-            if alone:
-                sampled = sample.large(theta, keys.agents, mask)
-            else:
-                sampled = sample.either(coin, theta, before, memory, keys.agents, mask)
+            theta, before, memory = (jnp.tile(x, (places.here, 1)) for x in known)
+            who = places.mine(keys.agents), places.mine(mask)
+            mine = sample.large(theta, *who) if alone else sample.either(coin, theta, before, memory, *who)
+            sampled = places.gather(mine)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
             view = omniscient_view(
                 key_guess, aggregator, rule_state, sampled.estimate, mask, state.adversary, state.step
@@ -220,28 +248,29 @@ def byzpg(
             everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
             return everyone, own.estimate, nothing, rule_state, state.adversary
 
-        sampled, v, shares, rule_state, adversary = jax.lax.cond(coin, workers, server) if alone else workers()
+        workers_only = always_large or not alone
+        sampled, v, shares, rule_state, adversary = workers() if workers_only else jax.lax.cond(coin, workers, server)
         theta, optimizer_state = ascend(optimizer, v, state.optimizer, state.parameters)
         following = State(
             state.step + 1,
             state.key,
             theta,
-            *_anchor(page, coin, state, v),
+            *_anchor(page, coin, state, theta, v),
             optimizer_state,
             jax.tree.map(lambda leaf: leaf[None], rule_state),
             adversary,
         )
-        upwards = (
-            coin if alone else jnp.bool_(True)
-        )  # gradients go up when workers sampled, parameters always come down
-        bytes_sent = jnp.where(upwards, 2.0, 1.0) * (K * D * FLOAT_BYTES)
+        # Gradients go up when workers sampled, parameters always come down. Every device has the server's state, so
+        # that between devices only gradients move.
+        upwards = coin if alone else jnp.bool_(True)
         metrics = _metrics(
-            page, coin, sampled, mask, jnp.tile(v, (K, 1)), jnp.tile(shares, (K, 1)),
-            jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent,
+            page, coin, sampled, mask, jnp.tile(jnp.linalg.norm(v, axis=1), K), jnp.tile(shares, (K, 1)),
+            jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent=jnp.where(upwards, 2.0, 1.0) * (K * D * FLOAT_BYTES),
+            bytes_moved=jnp.where(upwards, places.moved(D + SUMMARY), 0.0),
         )  # fmt: skip
         return following, metrics
 
-    return Algorithm(init, step, K, p, page, policy, environment, period)
+    return Algorithm(init, step, K, p, page, policy, environment, period, central=True)
 
 
 def dec_page_pg(environment: Environment, policy: Policy, **options: Any) -> Algorithm:
@@ -334,11 +363,18 @@ def _previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:
     return state.memory
 
 
-def _anchor(page: Page, coin: Array, state: State, estimate: Array) -> tuple[Array, Array]:
-    """The next iteration's comparison parameters and remembered estimate."""
+def _anchor(page: Page, coin: Array, state: State, proposed: Array, estimate: Array) -> tuple[Array, Array]:
+    """The next iteration's comparison parameters and remembered estimate; `proposed` is where the step led."""
+    if page.anchor == "proposed":
+        return proposed, estimate
     if page.anchor == "previous":
         return state.parameters, estimate
     return jnp.where(coin, state.parameters, state.previous), jnp.where(coin, estimate, state.memory)
+
+
+def _memory_size(rule: Rule, K: int, D: int) -> int:
+    """Floats of one receiver's rule state. Agent 0's is shown to the adversary, twice an iteration."""
+    return 2 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(lambda: rule.init(K, D))))
 
 
 def _metrics(
@@ -346,12 +382,15 @@ def _metrics(
     coin: Array,
     sampled: Sampled,
     mask: Array,
-    aggregates: Array,
+    norms: Array,
     shares: Array,
     parameters: Array,
     rounds: Array,
+    *,
     bytes_sent: Array,
+    bytes_moved: Array,
 ) -> Metrics:
+    """sampled, mask, norms [K] of aggregates, shares [K, K] and parameters [K, D] are everyone's."""
     honest = ~mask
 
     def over_honest(values: Array) -> Array:
@@ -369,9 +408,10 @@ def _metrics(
         ess=over_honest(sampled.ess),
         max_weight=jnp.max(jnp.where(honest, sampled.largest, 0.0)),
         byzantine_weight=jnp.sum(jnp.where(mask, senders, 0.0 * senders)),
-        gradient_norm=over_honest(jnp.linalg.norm(aggregates, axis=1)),
+        gradient_norm=over_honest(norms),
         rounds=rounds,
         bytes_sent=bytes_sent,
+        bytes_moved=bytes_moved,
         finite=jnp.all(jnp.isfinite(jnp.where(honest[:, None], parameters, 0.0))).astype(jnp.int32),
         shares=senders,
         byzantine=mask,

@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz import results
+from jaxbyz import distributed, results
 from jaxbyz.config import Config, to_dict
 from jaxbyz.registry import UsageError
 from jaxbyz.training import Run
@@ -47,7 +48,7 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
     place = folder / FOLDER / str(checkpoint.done)
     try:
         _write(place, checkpoint)
-        if jax.process_index() == 0:
+        if distributed.leads():
             seal = {"format": FORMAT, "config": identity(config), "files": dict(_digests(place))}
             results.write_json(place.with_suffix(".json"), seal)
             for done in _steps(folder)[:-KEEP]:
@@ -65,15 +66,32 @@ def restore(folder: Path, config: Config, target: Callable[[int], Checkpoint], s
     A damaged one is named through `say` and passed over. A checkpoint of another configuration or of a newer format is
     refused: it is somebody's work, though not this run's.
     """
-    for done in reversed(_steps(folder)):
+    steps = _steps(folder)
+    while steps:
+        done = distributed.led(partial(_newest_whole, folder, config, steps, say))
+        if done == 0:
+            return None
+        wanted = target(done)
+        try:
+            return _read(folder / FOLDER / str(done), wanted)
+        except Exception as error:
+            say(_damaged(done, f"unreadable, {type(error).__name__}"))
+        steps = [step for step in steps if step < done]
+    return None
+
+
+def _newest_whole(folder: Path, config: Config, steps: list[int], say: Callable[[str], None]) -> int:
+    """The last of these iterations whose checkpoint is as it was written; 0 if none is."""
+    for done in reversed(steps):
         problem = _problem(folder, config, done)
         if problem is None:
-            try:
-                return _read(folder / FOLDER / str(done), target(done))
-            except Exception as error:
-                problem = f"unreadable, {type(error).__name__}"
-        say(f"the checkpoint of iteration {done} is damaged ({problem}); trying the one before it")
-    return None
+            return done
+        say(_damaged(done, problem))
+    return 0
+
+
+def _damaged(done: int, why: str) -> str:
+    return f"the checkpoint of iteration {done} is damaged ({why}); trying the one before it"
 
 
 def write_options(folder: Path, options: dict[str, Any]) -> None:

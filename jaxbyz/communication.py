@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Forge, Memory, View
+from jaxbyz.meshes import Places
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State
 
 RECEIVERS_AT_ONCE = 64  # more receivers than this are taken in turn: no [K, K, D] array is ever materialised
@@ -60,21 +61,25 @@ def exchange(
     equivocates: bool,
     memory: Memory = (),
     step: Int[Array, ""] | int = 0,
+    places: Places | None = None,
 ) -> Outcome:
-    """One round among K agents: rows [K, D] (what each receiver computed), shares [K, K], states [K, …].
+    """One round among K agents: rows [R, D] (what each receiver computed), shares [R, K], states [R, …].
 
+    messages are everyone's; the R receivers are those that live here, which is everyone unless `places` says otherwise.
     When no sender equivocates and the rule is the same function for everyone, it is computed once and handed to all.
     """
-    K = messages.shape[0]
+    K, D = messages.shape
+    places = Places(K) if places is None else places
     key_forge, key_rule, key_guess = jax.random.split(key, 3)
-    first = jax.tree.map(lambda leaf: leaf[0], states)
+    first = places.first(states)
     view = omniscient_view(key_guess, rule, first, messages, mask, memory, step)
     alike = forge is None or not equivocates
 
     if alike and not (rule.personal or rule.random or rule.stateful):
         sent = received(key_forge, view, forge, jnp.int32(0), restore_own=False)
         one = rule.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), first)
-        return Outcome(jnp.broadcast_to(one.rows, messages.shape), jnp.broadcast_to(one.shares, (K, K)), states)
+        rows, shares = jnp.broadcast_to(one.rows, (places.here, D)), jnp.broadcast_to(one.shares, (places.here, K))
+        return Outcome(rows, shares, states)
 
     common = received(key_forge, view, forge, jnp.int32(0), restore_own=False) if alike else None
 
@@ -87,7 +92,7 @@ def exchange(
         outcome = rule.apply(jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state)
         return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
 
-    receivers = (jnp.arange(K, dtype=jnp.int32), states)
-    if K <= RECEIVERS_AT_ONCE:
+    receivers = (places.mine(jnp.arange(K, dtype=jnp.int32)), states)
+    if places.here <= RECEIVERS_AT_ONCE:
         return jax.vmap(receive)(receivers)
     return jax.lax.map(receive, receivers, batch_size=RECEIVERS_AT_ONCE)

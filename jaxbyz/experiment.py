@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz import checkpoints, results, signals, training
-from jaxbyz.algorithms import Metrics
+from jaxbyz import checkpoints, distributed, results, signals, training
+from jaxbyz.algorithms import Algorithm, Metrics
 from jaxbyz.config import Config, build
-from jaxbyz.registry import UsageError
+from jaxbyz.meshes import Shape, parse_shape
+from jaxbyz.registry import Registry, UsageError
 from jaxbyz.reporters import Progress, Reporter
 
 SEGMENT = 20  # iterations a compiled call
@@ -46,7 +48,7 @@ def plan(config: Config) -> Plan:
     Shared coins come from the first seed's key; own coins from each seed's, all as long as the longest sequence.
     """
     keys = jax.vmap(jax.random.key)(np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32))
-    draft = build(config, 1)
+    draft = _algorithm(config)
     commons = jax.vmap(training.common_seed)(keys)
     if config.coin == "shared":
         coins = training.coins_for(draft, commons[0], config.trajectories)
@@ -56,15 +58,46 @@ def plan(config: Config) -> Plan:
         coins = np.stack([np.asarray(training.algorithm_coins(draft, key, longest)) for key in commons])
     T = coins.shape[-1]
     output_at = np.array([training.sampled_iteration(key, T) for key in commons])
-    algorithm = build(config, T) if config.eta_end is not None else draft
-    return Plan(algorithm, keys, coins, output_at)
+    return Plan(_algorithm(config, T), keys, coins, output_at)
 
 
-class Keeping(NamedTuple):
-    """Where a run is kept, and every how many iterations it leaves a checkpoint (None: only when interrupted)."""
+def _algorithm(config: Config, iterations: int = 1) -> Algorithm:
+    """The algorithm of a configuration; one that differs in nothing that matters to its program is not built anew."""
+    plain = replace(config, seed=0, seeds=1, trajectories=1, coin="shared", output="last")
+    return _build(plain, 1 if config.eta_end is None else iterations, Registry.revision)
 
-    folder: Path
+
+@lru_cache(maxsize=16)
+def _build(config: Config, iterations: int, revision: int) -> Algorithm:
+    return build(config, iterations)
+
+
+class Manner(NamedTuple):
+    """How a run is carried out, which does not change its numbers beyond rounding.
+
+    folder: where it is kept, if anywhere
+    every:  iterations between two checkpoints (None: only when interrupted)
+    shape:  devices along the axes of the mesh (None: what fits)
+    """
+
+    folder: Path | None = None
     every: int | None = None
+    shape: Shape | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What a resumed run should know, in plain values."""
+        mesh = None if self.shape is None else str(self.shape)
+        return {name: value for name, value in (("checkpoint_every", self.every), ("mesh", mesh)) if value is not None}
+
+
+def _manner(out: str | Path | None, checkpoint_every: Any, mesh: Any) -> Manner:
+    if checkpoint_every is not None and (type(checkpoint_every) is not int or checkpoint_every < 1):
+        raise UsageError(f"checkpoint_every={checkpoint_every}: must be a whole number of at least 1")
+    if checkpoint_every is not None and out is None:
+        raise UsageError("checkpoint_every needs a folder to keep checkpoints in: give out as well")
+    return Manner(
+        None if out is None else Path(out), checkpoint_every, None if mesh is None else parse_shape(str(mesh))
+    )
 
 
 def run(
@@ -73,23 +106,29 @@ def run(
     reporter: Reporter | None = None,
     *,
     checkpoint_every: int | None = None,
+    mesh: str | None = None,
 ) -> Experiment:
     """Train and, with `out`, write the run folder. Stops once honest parameters are non-finite, keeping what it had.
 
     With `out`, SIGINT and SIGTERM end the run at the end of a segment with a checkpoint and `Interrupted`, and
     `resume(out)` continues it. After a kill it continues from the last checkpoint of `checkpoint_every` iterations.
+    mesh, `seeds=4,agents=2`, spreads runs and agents over devices, of all processes where there are several.
     """
-    if checkpoint_every is not None and checkpoint_every < 1:
-        raise UsageError(f"checkpoint_every={checkpoint_every}: must be at least 1")
-    if out is None:
-        if checkpoint_every is not None:
-            raise UsageError("checkpoint_every needs a folder to keep checkpoints in: give out as well")
-        return _train(config, plan(config), None, reporter)
+    manner = _manner(out, checkpoint_every, mesh)
     prepared = plan(config)  # whatever is wrong with the options is said before a folder is made
-    folder = results.create_folder(out)
-    with results.claimed(folder):
-        results.create_folder(out)  # now that nobody else can begin a run in it
-        return _begin(config, prepared, Keeping(folder, checkpoint_every), reporter)
+    training.lay_out(prepared.algorithm, config.seeds, manner.shape)
+    with contextlib.ExitStack() as stack:
+        if manner.folder is not None:
+            folder = manner.folder
+
+            def claim() -> None:
+                results.create_folder(folder)
+                stack.enter_context(results.claimed(folder))
+                results.create_folder(folder)  # now that nobody else can begin a run in it
+
+            distributed.led(claim)
+            _begin(folder, config, manner)
+        return _train(config, prepared, manner, reporter)
 
 
 def resume(
@@ -97,17 +136,15 @@ def resume(
     reporter: Reporter | None = None,
     *,
     checkpoint_every: int | None = None,
+    mesh: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Experiment:
     """Continue an unfinished run to the same bits as if it had never stopped. A finished one is read and handed back.
 
-    checkpoint_every defaults to what the run was begun with; `say` is told where it goes on and what was damaged.
+    checkpoint_every and mesh default to what the run was begun with (on another mesh its numbers agree up to rounding);
+    `say` is told where it goes on and what was damaged.
     """
-    folder = Path(out)
-    config = results.load_config(folder)
-    prepared = plan(config)
-    with results.claimed(folder):
-        return _continue(config, prepared, Keeping(folder, checkpoint_every), reporter, say)
+    return ensure(results.load_config(out), out, reporter, checkpoint_every=checkpoint_every, mesh=mesh, say=say)
 
 
 def ensure(
@@ -116,44 +153,47 @@ def ensure(
     reporter: Reporter | None = None,
     *,
     checkpoint_every: int | None = None,
+    mesh: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Experiment:
     """Do what is left to do of this run in this folder: all of it, the rest of it, or nothing."""
-    prepared = plan(config)
-    folder = results.make_folder(out)
-    with results.claimed(folder):
+    manner, prepared, folder = _manner(out, checkpoint_every, mesh), plan(config), Path(out)
+    with contextlib.ExitStack() as stack:
+
+        def claim() -> None:
+            results.make_folder(folder)
+            stack.enter_context(results.claimed(folder))
+
+        distributed.led(claim)
         if not (folder / "config.json").exists():
-            return _begin(config, prepared, Keeping(folder, checkpoint_every), reporter)
+            training.lay_out(prepared.algorithm, config.seeds, manner.shape)
+            _begin(folder, config, manner)
+            return _train(config, prepared, manner, reporter)
         if results.load_config(folder) != config:
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
-        return _continue(config, prepared, Keeping(folder, checkpoint_every), reporter, say)
+        if not results.unfinished(folder):
+            say(f"{folder} is finished; there is nothing to resume")
+            data = results.load_run(folder)
+            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
+        before = checkpoints.read_options(folder)
+        manner = _manner(out, checkpoint_every or before.get("checkpoint_every"), mesh or before.get("mesh"))
+        found = checkpoints.restore(folder, config, partial(_target, prepared, manner.shape), say)
+        done = 0 if found is None else found.done
+        distributed.led(lambda: checkpoints.discard_after(folder, done))
+        say(f"resuming {folder} at iteration {done} of {prepared.coins.shape[-1]}")
+        return _train(config, prepared, manner, reporter, found)
 
 
-def _begin(config: Config, prepared: Plan, keeping: Keeping, reporter: Reporter | None) -> Experiment:
-    """Train from the start in a folder that is claimed and holds no run."""
-    results.write_json(keeping.folder / "environment.json", results.describe_environment())
-    if keeping.every is not None:
-        checkpoints.write_options(keeping.folder, {"checkpoint_every": keeping.every})
-    results.write_config(keeping.folder, config)
-    return _train(config, prepared, keeping, reporter)
+def _begin(folder: Path, config: Config, manner: Manner) -> None:
+    """Write what a folder holds from the start; config.json last, it makes a folder a run."""
 
+    def write() -> None:
+        results.write_json(folder / "environment.json", results.describe_environment())
+        if manner.options():
+            checkpoints.write_options(folder, manner.options())
+        results.write_config(folder, config)
 
-def _continue(
-    config: Config, prepared: Plan, keeping: Keeping, reporter: Reporter | None, say: Callable[[str], None]
-) -> Experiment:
-    """Train on from the newest whole checkpoint in a folder that is claimed and holds a run."""
-    folder = keeping.folder
-    if not results.unfinished(folder):
-        say(f"{folder} is finished; there is nothing to resume")
-        data = results.load_run(folder)
-        return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
-    if keeping.every is None:
-        keeping = keeping._replace(every=checkpoints.read_options(folder).get("checkpoint_every"))
-    found = checkpoints.restore(folder, config, partial(_target, config, prepared), say)
-    done = 0 if found is None else found.done
-    checkpoints.discard_after(folder, done)
-    say(f"resuming {folder} at iteration {done} of {prepared.coins.shape[-1]}")
-    return _train(config, prepared, keeping, reporter, found)
+    distributed.led(write)
 
 
 class Interrupted(Exception):  # noqa: N818 (it is no error)
@@ -166,66 +206,63 @@ class Interrupted(Exception):  # noqa: N818 (it is no error)
         self.folder, self.done, self.signal = folder, done, number
 
 
-def _target(config: Config, prepared: Plan, done: int) -> checkpoints.Checkpoint:
-    """The shapes of a checkpoint after `done` iterations."""
-    algorithm = prepared.algorithm
-    runs = jax.eval_shape(jax.vmap(partial(training.start, algorithm)), prepared.keys)
-    metrics = jax.eval_shape(lambda run: algorithm.step(run.state, jnp.bool_(True))[1], _first(runs))
-    shapes = {
-        name: jax.ShapeDtypeStruct((config.seeds, done, *leaf.shape), leaf.dtype)
-        for name, leaf in metrics._asdict().items()
+def _target(prepared: Plan, shape: Shape | None, done: int) -> checkpoints.Checkpoint:
+    """The shapes of a checkpoint after `done` iterations, and where its arrays belong."""
+    algorithm, seeds = prepared.algorithm, len(prepared.keys)
+    state = jax.eval_shape(algorithm.init, jax.eval_shape(lambda: jax.random.key(0)))
+    metrics = jax.eval_shape(algorithm.step, state, jax.ShapeDtypeStruct((), bool))[1]
+    history = {
+        name: jax.ShapeDtypeStruct((seeds, done, *leaf.shape), leaf.dtype) for name, leaf in metrics._asdict().items()
     }
-    return checkpoints.Checkpoint(done, runs, shapes)
-
-
-def _first(tree: Any) -> Any:
-    """Shapes without their leading axis."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+    return checkpoints.Checkpoint(done, training.lay_out(algorithm, seeds, shape).shapes, history)
 
 
 def _train(
     config: Config,
     prepared: Plan,
-    keeping: Keeping | None,
+    manner: Manner,
     reporter: Reporter | None,
     start: checkpoints.Checkpoint | None = None,
 ) -> Experiment:
     """The loop over segments: metrics, progress, checkpoints, interruption, and the files of a finished run."""
-    T = prepared.coins.shape[-1]
+    T, (folder, every, shape) = prepared.coins.shape[-1], manner
     parts = [] if start is None else [Metrics(**start.history)]
     policy = {} if start is None else collect_policy(start.runs)
     done, runs = (0, None) if start is None else (start.done, start.runs)
-    every = None if keeping is None else keeping.every
     steps, finite = sum(environment_steps(config, part) for part in parts), True
     with contextlib.ExitStack() as stack:
-        wish = stack.enter_context(signals.noted()) if keeping is not None else signals.Wish()
+        wish = signals.Wish() if folder is None else stack.enter_context(signals.noted())
         if reporter is not None:
             stack.enter_context(reporter)
-        for segment in training.segments(*prepared, length=SEGMENT, every=every, runs=runs, done=done):
+        for segment in training.segments(*prepared, length=SEGMENT, every=every, runs=runs, done=done, shape=shape):
             parts.append(segment.metrics)
+            steps += environment_steps(config, segment.metrics)
             finite = bool(np.all(segment.metrics.finite))
             if finite:
                 policy = collect_policy(segment.runs)
-            steps += environment_steps(config, segment.metrics)
             if reporter is not None:
                 reporter.update(progress_of(parts, T, steps))
             if not finite:
                 break
-            stopping = wish.signal
-            if keeping is not None and segment.done < T and (stopping or (every and segment.done % every == 0)):
-                history = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
-                parts = [history]
-                checkpoints.save(
-                    keeping.folder, config, checkpoints.Checkpoint(segment.done, segment.runs, history._asdict())
-                )
-                if stopping:
-                    raise Interrupted(keeping.folder, segment.done, stopping)
+            if folder is None or segment.done == T:
+                continue
+            stopping = distributed.largest(wish.signal)
+            if stopping or (every is not None and segment.done % every == 0):
+                parts = [jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)]
+                checkpoints.save(folder, config, checkpoints.Checkpoint(segment.done, segment.runs, parts[0]._asdict()))
+            if stopping:
+                raise Interrupted(folder, segment.done, stopping)
     metrics = results.join_metrics(parts)
-    if keeping is not None:
-        results.write_arrays(keeping.folder / "policy.npz", policy)
-        results.write_arrays(keeping.folder / "metrics.npz", metrics)
-        checkpoints.remove_all(keeping.folder)
+    if folder is not None:
+        distributed.led(lambda: _finish(folder, metrics, policy))
     return Experiment(config, metrics, policy, finite)
+
+
+def _finish(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.ndarray]) -> None:
+    """The files of a finished run; metrics.npz last, it says that the run is finished."""
+    results.write_arrays(folder / "policy.npz", policy)
+    results.write_arrays(folder / "metrics.npz", metrics)
+    checkpoints.remove_all(folder)
 
 
 def environment_steps(config: Config, metrics: Metrics) -> float:
@@ -244,11 +281,8 @@ def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress
 
 def collect_policy(runs: training.Run) -> dict[str, np.ndarray]:
     """The three outputs of every seed, on the host."""
-    return {
-        "last": np.asarray(runs.state.parameters),
-        "sampled": np.asarray(runs.outputs.sampled),
-        "best": np.asarray(runs.outputs.best),
-    }
+    outputs = {"last": runs.state.parameters, "sampled": runs.outputs.sampled, "best": runs.outputs.best}
+    return training.on_host(outputs)
 
 
 def train(
@@ -267,7 +301,7 @@ def evaluate(
     from jaxbyz.environments import make_environment
     from jaxbyz.rollout import collect
 
-    algorithm = build(config, 1)
+    algorithm = _algorithm(config)
     policy = algorithm.policy
     if parameters.shape[-1] != policy.size:
         raise UsageError(f"parameters of size {parameters.shape[-1]} do not fit a policy of size {policy.size}")

@@ -44,7 +44,12 @@ class Entry(NamedTuple):
 
 
 class Registry:
-    """A table of components of one kind, by lowercase-with-dashes name."""
+    """A table of components of one kind, by lowercase-with-dashes name.
+
+    revision counts what was added to any table, for caches of what was built by name.
+    """
+
+    revision = 0
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -60,6 +65,7 @@ class Registry:
         """Register a component; the summary defaults to the first line of the factory's docstring."""
         line = (summary or inspect.getdoc(factory) or name).strip().splitlines()[0]
         self._entries[name] = Entry(name, factory, line, limit)
+        Registry.revision += 1
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.algorithms import Algorithm, Metrics, State
+from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh
 
 COIN_STREAM = 7  # keeps the coin's generator apart from every other use of the same numbers
 
@@ -79,16 +81,18 @@ def sampled_iteration(key: PRNGKeyArray, iterations: int) -> int:
     return int(jax.random.randint(jax.random.fold_in(key, 2**31 - 1), (), 0, iterations))
 
 
-def start(algorithm: Algorithm, key: PRNGKeyArray) -> Run:
+def start(algorithm: Algorithm, key: PRNGKeyArray, places: Places | None = None) -> Run:
     """A run before its first iteration."""
-    state = algorithm.init(key)
+    state = algorithm.init(key, Places(algorithm.agents) if places is None else places)
     return Run(state, Outputs(state.parameters, state.parameters, jnp.float32(-jnp.inf)))
 
 
-def iterate(algorithm: Algorithm, run: Run, coin: Array, output_at: Array) -> tuple[Run, Metrics]:
+def iterate(
+    algorithm: Algorithm, run: Run, coin: Array, output_at: Array, places: Places | None = None
+) -> tuple[Run, Metrics]:
     """One iteration; `output_at` is T̂."""
     before = run.state
-    state, metrics = algorithm.step(before, coin)
+    state, metrics = algorithm.step(before, coin, Places(algorithm.agents) if places is None else places)
     outputs = run.outputs
     better = metrics.returns > outputs.best_return
     outputs = Outputs(
@@ -121,19 +125,117 @@ class Segment(NamedTuple):
     runs: Run
 
 
-def seed_mesh(seeds: int) -> Mesh | None:
-    """All local devices in a row, or as many as there are seeds; None when one is enough."""
-    devices = jax.local_devices()[:seeds]
-    return Mesh(np.array(devices), ("seeds",)) if len(devices) > 1 else None
+class Layout(NamedTuple):
+    """How `seeds` runs of an algorithm lie on a mesh (None: one device does it all).
+
+    On the devices, seeds and agents are padded to fill their places; outside of `segments` a `Run` always has its
+    own shape, [seeds, K, …].
+    """
+
+    algorithm: Algorithm
+    seeds: int
+    mesh: Mesh | None
+
+    @property
+    def places(self) -> Places:
+        """Where agents live."""
+        return Places(self.algorithm.agents, 1 if self.mesh is None else self.mesh.shape["agents"])
+
+    @property
+    def specs(self) -> Run:
+        """Which axes of a `Run` are spread: seeds always, agents where there is a row an agent."""
+        seeds = PartitionSpec("seeds")
+        rows = seeds if self.algorithm.central else PartitionSpec("seeds", "agents")
+        return Run(State(seeds, seeds, rows, rows, rows, rows, rows, seeds), Outputs(rows, rows, seeds))  # type: ignore[arg-type]
+
+    @property
+    def seed_at(self) -> np.ndarray:
+        """The seed at every place; idle ones repeat the first."""
+        pad = 0 if self.mesh is None else -self.seeds % self.mesh.shape["seeds"]
+        return np.concatenate([np.arange(self.seeds), np.zeros(pad, int)])
+
+    def map(self, function: Callable[[PartitionSpec, Any], Any], runs: Run) -> Run:
+        """function(spec, leaf) of every leaf of a Run."""
+        is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
+        each = lambda spec, part: jax.tree.map(lambda leaf: function(spec, leaf), part)  # noqa: E731
+        return jax.tree.map(each, self.specs, runs, is_leaf=is_spec)
+
+    @property
+    def shapes(self) -> Run:
+        """A Run of its own shape, [seeds, K, …], as shapes with their shardings: spread over an axis that the shape
+        fits, a copy on every device otherwise."""
+        keys = jax.eval_shape(jax.vmap(jax.random.key), jnp.arange(self.seeds))
+        return self.map(self._placed, jax.eval_shape(jax.vmap(partial(start, self.algorithm)), keys))
+
+    def _placed(self, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
+        if self.mesh is None:
+            return leaf
+        sizes = zip(spec, leaf.shape, strict=False)
+        fits = (name if size % self.mesh.shape[name] == 0 else None for name, size in sizes)
+        sharding = NamedSharding(self.mesh, PartitionSpec(*fits))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    def trim(self, runs: Run) -> Run:
+        """Drop idle places."""
+        K = self.algorithm.agents
+
+        def leaf(spec: PartitionSpec, leaf: Any) -> Any:
+            return leaf[: self.seeds, :K] if "agents" in spec else leaf[: self.seeds]
+
+        return self.map(leaf, runs)
+
+    def pad(self, runs: Run) -> Run:
+        """The inverse of `trim`: fill idle places."""
+        K, places = self.algorithm.agents, self.places
+        agents = np.minimum(np.arange(places.here * places.devices), K - 1)
+
+        def leaf(spec: PartitionSpec, leaf: Any) -> Any:
+            leaf = leaf[self.seed_at]
+            return leaf[:, agents] if "agents" in spec else leaf
+
+        return self.map(leaf, runs)
 
 
-def over_seeds(function: Callable[..., tuple], mesh: Mesh | None, batched: tuple[bool, ...]) -> Callable[..., tuple]:
-    """vmap over a leading seeds axis, split over the mesh: each device works on its own seeds and waits for nobody."""
-    mapped = jax.vmap(function, in_axes=tuple(0 if b else None for b in batched))
+def lay_out(algorithm: Algorithm, seeds: int, shape: Shape | None = None) -> Layout:
+    """The layout on a mesh of this shape, or of one that fits; an unfit one is refused in one line."""
+    return Layout(algorithm, seeds, make_mesh(choose_shape(shape, seeds, algorithm.agents)))
+
+
+class Programs(NamedTuple):
+    """Compiled once for a layout, whatever the seeds, the coins and the Byzantine set.
+
+    start: key data [seeds, …] -> padded runs; advance: (padded runs, coins, T̂, n) -> (padded runs, metrics)
+    trim, pad: between padded runs and runs of their own shape
+    """
+
+    start: Callable[..., Run]
+    advance: Callable[..., tuple[Run, Metrics]]
+    trim: Callable[[Run], Run]
+    pad: Callable[[Run], Run]
+
+
+@lru_cache(maxsize=16)
+def programs(layout: Layout, length: int, own_coins: bool) -> Programs:
+    """The programs of a layout: vmap over the seeds of a device, shard_map over the mesh. The same ones for the same
+    algorithm, so that a second run of it in this process is not traced again."""
+    algorithm, places, mesh = layout.algorithm, layout.places, layout.mesh
+    seeds, common = PartitionSpec("seeds"), PartitionSpec()
+    start_one = jax.vmap(lambda data: start(algorithm, jax.random.wrap_key_data(data), places))
+    advance_one = jax.vmap(partial(_advance, algorithm, length, places), in_axes=(0, 0 if own_coins else None, 0, None))
     if mesh is None:
-        return mapped
-    specs = tuple(PartitionSpec("seeds") if b else PartitionSpec() for b in batched)
-    return jax.shard_map(mapped, mesh=mesh, in_specs=specs, out_specs=PartitionSpec("seeds"), check_vma=False)
+        copy = jax.jit(lambda runs: jax.tree.map(jnp.copy, runs))  # what is handed out outlives the donated original
+        return Programs(jax.jit(start_one), jax.jit(advance_one, donate_argnums=0), copy, copy)
+    spread = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    coins = seeds if own_coins else common
+    starting = spread(start_one, in_specs=seeds, out_specs=layout.specs)
+    advancing = spread(advance_one, in_specs=(layout.specs, coins, seeds, common), out_specs=(layout.specs, seeds))
+    shapes = layout.shapes
+    return Programs(
+        jax.jit(starting),
+        jax.jit(advancing, donate_argnums=0),
+        jax.jit(layout.trim, out_shardings=layout.map(lambda spec, leaf: leaf.sharding, shapes)),
+        jax.jit(layout.pad, out_shardings=layout.map(lambda spec, leaf: NamedSharding(mesh, spec), shapes)),
+    )
 
 
 def segments(
@@ -146,6 +248,7 @@ def segments(
     every: int | None = None,
     runs: Run | None = None,
     done: int = 0,
+    shape: Shape | None = None,
 ) -> Iterator[Segment]:
     """Train seeds side by side, `length` iterations a compiled call, and hand back metrics after each.
 
@@ -153,51 +256,47 @@ def segments(
     output_at [seeds] T̂. Pass `runs` and `done` to go on from an earlier segment. Segments end at multiples of `length`
     and, if given, of `every`. The same program serves every segment, seed, coin and Byzantine set, so that where a run
     was cut does not show in its numbers; nothing but the metrics leaves the device in between.
+
+    shape spreads seeds and agents over devices, of all processes; by default seeds go over the local ones.
     """
     seeds, T = len(keys), coins.shape[-1]
     own_coins = coins.ndim == 2
-    mesh = seed_mesh(seeds)
-    pad = 0 if mesh is None else -seeds % mesh.devices.size
-    index = np.concatenate([np.arange(seeds), np.zeros(pad, int)])  # idle places repeat the first seed
-
-    advance = jax.jit(
-        over_seeds(partial(_advance, algorithm, length), mesh, (True, own_coins, True, False)), donate_argnums=0
-    )
-    if runs is None:
-        runs = jax.jit(over_seeds(partial(_start_tuple, algorithm), mesh, (True,)))(keys[index])
-    else:
-        runs = jax.tree.map(lambda leaf: leaf[index], runs)
-        if mesh is not None:
-            runs = jax.device_put(runs, NamedSharding(mesh, PartitionSpec("seeds")))
-    outputs = jnp.asarray(output_at, jnp.int32)[index]
+    layout = lay_out(algorithm, seeds, shape)
+    compiled = programs(layout, length, own_coins)
+    index = layout.seed_at
+    padded = compiled.start(np.asarray(jax.random.key_data(keys))[index]) if runs is None else compiled.pad(runs)
+    outputs = np.asarray(output_at, np.int32)[index]
 
     while done < T:
         n = min(length - done % length, T - done, T if every is None else every - done % every)
         part = np.zeros((*coins.shape[:-1], length), bool)
         part[..., :n] = coins[..., done : done + n]
-        runs, metrics = advance(runs, part[index] if own_coins else part, outputs, jnp.int32(n))
+        padded, metrics = compiled.advance(padded, part[index] if own_coins else part, outputs, np.int32(n))
         done += n
         yield Segment(
             done,
-            jax.tree.map(lambda leaf, n=n: np.asarray(leaf)[:seeds, :n], metrics),
-            jax.tree.map(lambda leaf: leaf[:seeds], runs),
+            jax.tree.map(lambda leaf, n=n: leaf[:seeds, :n], on_host(metrics)),
+            compiled.trim(padded),
         )
 
 
-def _start_tuple(algorithm: Algorithm, key: PRNGKeyArray) -> Run:
-    return start(algorithm, key)
+def on_host(tree: Any) -> Any:
+    """Arrays as numpy arrays, whole, in every process."""
+    if jax.process_count() == 1:
+        return jax.tree.map(np.asarray, tree)
+    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def _advance(
-    algorithm: Algorithm, length: int, run: Run, coins: Array, output_at: Array, n: Array
+    algorithm: Algorithm, length: int, places: Places, run: Run, coins: Array, output_at: Array, n: Array
 ) -> tuple[Run, Metrics]:
     """n ≤ length iterations, metrics in buffers of that length."""
-    shapes = jax.eval_shape(lambda run: iterate(algorithm, run, jnp.bool_(True), output_at)[1], run)
+    shapes = jax.eval_shape(lambda run: iterate(algorithm, run, jnp.bool_(True), output_at, places)[1], run)
     buffers = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
 
     def body(i: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
         run, buffers = carry
-        run, metrics = iterate(algorithm, run, coins[i], output_at)
+        run, metrics = iterate(algorithm, run, coins[i], output_at, places)
         return run, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, metrics)
 
     return jax.lax.fori_loop(0, n, body, (run, buffers))

@@ -74,14 +74,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
+    from jaxbyz.registry import UsageError
+
     prepare_jax()
+    if "--distributed" in arguments:  # before anything is imported that starts JAX
+        from jaxbyz.distributed import initialise
+
+        try:
+            initialise()
+        except UsageError as error:
+            print(f"jaxbyz: error: {error}", file=sys.stderr)
+            return 2
     command = next((word for word in arguments if word in COMMANDS), None)
     parsed = build_parser(command or "").parse_args(arguments)
     if parsed.command is None:
         build_parser("").print_help()
         return 2
-    from jaxbyz.registry import UsageError
-
     try:
         return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
     except UsageError as error:

@@ -16,11 +16,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Resume; exit codes as for `jaxbyz train`."""
     from jaxbyz import experiment
-    from jaxbyz.cli.train import reported, reporter_for, say
+    from jaxbyz.cli.train import keep_quiet, manner, reported, reporter_for, say
+    from jaxbyz.distributed import leads
     from jaxbyz.results import load_config
 
+    keep_quiet(arguments)
     reporter = reporter_for(load_config(arguments.out), arguments)
-    return reported(
-        arguments,
-        lambda: experiment.resume(arguments.out, reporter, checkpoint_every=arguments.checkpoint_every, say=say),
-    )
+    tell = say if leads() else lambda line: None
+    return reported(arguments, lambda: experiment.resume(arguments.out, reporter, say=tell, **manner(arguments)))

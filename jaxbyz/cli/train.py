@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from jaxbyz.config import Config
@@ -32,6 +33,10 @@ def add_reporting_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="write a checkpoint every N iterations (default: only on SIGINT and SIGTERM); `jaxbyz resume DIR` goes on",
     )
+    parser.add_argument("--mesh", metavar="…", help="spread runs and agents over devices: seeds=4,agents=2")
+    parser.add_argument(
+        "--distributed", action="store_true", help="join the processes that Slurm, Open MPI, Kubernetes or JAX_… name"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--quiet", action="store_true", help="no progress, no table")
     parser.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
@@ -43,13 +48,25 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz import experiment
     from jaxbyz.cli.options import config_from
 
+    keep_quiet(arguments)
     config = config_from(arguments)
     return reported(
         arguments,
-        lambda: experiment.run(
-            config, arguments.out, reporter_for(config, arguments), checkpoint_every=arguments.checkpoint_every
-        ),
+        lambda: experiment.run(config, arguments.out, reporter_for(config, arguments), **manner(arguments)),
     )
+
+
+def keep_quiet(arguments: argparse.Namespace) -> None:
+    """Of several processes only the first speaks."""
+    from jaxbyz.distributed import leads
+
+    if arguments.distributed and not leads():
+        arguments.quiet, arguments.json, arguments.tensorboard = True, False, None
+
+
+def manner(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How a run is carried out, as the options say."""
+    return {"checkpoint_every": arguments.checkpoint_every, "mesh": arguments.mesh}
 
 
 def reporter_for(config: Config, arguments: argparse.Namespace) -> Reporter:
@@ -65,6 +82,8 @@ def reporter_for(config: Config, arguments: argparse.Namespace) -> Reporter:
 
 def reported(arguments: argparse.Namespace, work: Callable[[], Experiment]) -> int:
     """Do the work, print how it went, choose the exit code."""
+    import jax
+
     from jaxbyz.experiment import Interrupted
 
     started = time.monotonic()
@@ -73,12 +92,23 @@ def reported(arguments: argparse.Namespace, work: Callable[[], Experiment]) -> i
     except Interrupted as stop:
         say(str(stop))
         return 128 + stop.signal
+    except jax.errors.JaxRuntimeError as error:
+        if not arguments.distributed:
+            raise
+        lost(arguments, str(error).strip().splitlines()[0])
     return report(done, arguments, time.monotonic() - started)
 
 
 def say(line: str) -> None:
     """One line on standard error."""
     print(f"jaxbyz: {line}", file=sys.stderr, flush=True)
+
+
+def lost(arguments: argparse.Namespace, reason: str) -> NoReturn:
+    """End at once: the others are gone, and JAX would wait for them at the door."""
+    again = f"; `jaxbyz resume {arguments.out} --distributed` with all of them goes on" if arguments.out else ""
+    say(f"lost another process ({reason[:200]}){again}")
+    os._exit(1)
 
 
 def report(done: Experiment, arguments: argparse.Namespace, seconds: float) -> int:
