@@ -10,8 +10,10 @@ import types
 import typing
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
+import jax
 import optax
 
 from jaxbyz.agreements import agreements, theorem_rounds
@@ -32,6 +34,8 @@ NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg", "svrpg")  # algorithms that br
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
 COINS = ("shared", "own")
+STARTS = ("own", "shared")
+COMPARED = ("previous", "proposed")
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -72,15 +76,19 @@ class Config:
     estimator: str = option("gpomdp", "gradient estimator: gpomdp, reinforce, whitened")
     baseline: str = option("none", "baseline: none, constant, leave-one-out")
     baseline_value: float = option(0.0, "the constant baseline")
-    weights: str = option("trajectory", "importance weights: trajectory (the paper's), per-decision, per-step")
+    weights: str = option(
+        "trajectory", "importance weights: trajectory (the paper's), per-decision, per-step, published"
+    )
     weight_clip: float | None = option(None, "cut importance weights at this value")
     previous: str = option("aggregated", "previous estimate in the small-batch formula: aggregated, own, realized")
+    anchor: str = option("previous", "parameters a small batch is compared with: previous, proposed (published code)")
     clip_norm: float | None = option(None, "scale estimates down to this norm before they are sent")
     hidden: tuple[int, ...] = option((16, 16), "hidden layer sizes, comma-separated")
     activation: str = option("tanh", "hidden activation")
     output_activation: str = option("tanh", "output activation")
     output_scale: float = option(1.0, "factor on the activated outputs")
     initialiser: str = option("lecun", "network initialisation: lecun, orthogonal, published")
+    start: str = option("own", "first policy: own, drawn for each seed; shared, the first seed's for all")
     output: str = option("last", "parameters that evaluate uses: last, sampled (θ_T̂), best (by honest return)")
     unsafe: bool = option(False, "run also with more Byzantines than the rules tolerate")
 
@@ -166,7 +174,8 @@ def check(config: Config) -> Config:
     if not math.isfinite(c.baseline_value):
         raise UsageError(f"baseline_value={c.baseline_value}: must be a finite number")
     for name, known in (
-        ("optimizer", OPTIMIZERS), ("output", OUTPUTS), ("coin", COINS), ("estimator", ESTIMATORS),
+        ("optimizer", OPTIMIZERS), ("output", OUTPUTS), ("coin", COINS), ("start", STARTS), ("anchor", COMPARED),
+        ("estimator", ESTIMATORS),
         ("baseline", BASELINES), ("weights", WEIGHTS), ("previous", PREVIOUS), ("activation", tuple(ACTIVATIONS)),
         ("output_activation", tuple(ACTIVATIONS)), ("initialiser", tuple(INITIALISERS)),
     ):  # fmt: skip
@@ -236,6 +245,8 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         output_scale=config.output_scale,
         initialiser=config.initialiser,
     )
+    if config.start == "shared":
+        policy = policy._replace(init=partial(_same_start, policy.init, config.seed))
     estimator = Estimator(
         kind=config.estimator,
         gamma=config.gamma,
@@ -257,13 +268,18 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         "optimizer": getattr(optax, config.optimizer)(eta),
         "attack": make_attack(config.attack, K, f),
         "schedule": schedules[config.schedule].build(K, f),
-        "page": Page(config.N, config.B, estimator, config.previous, config.eta, config.clip_norm),
+        "page": Page(config.N, config.B, estimator, config.previous, config.eta, config.clip_norm, config.anchor),
         "p": config.p,
         "period": config.period,
     }
     if config.algorithm in CENTRAL:
         del parts["agreement"]
     return algorithms[config.algorithm].factory(environment, policy, **parts)
+
+
+def _same_start(init: Any, seed: int, _: Any) -> Any:
+    """First parameters that do not depend on the run's key."""
+    return init(jax.random.key(seed))
 
 
 def to_dict(config: Config) -> dict[str, Any]:

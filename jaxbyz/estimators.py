@@ -19,8 +19,9 @@ from jaxbyz.rollout import Episodes
 
 ESTIMATORS = ("gpomdp", "reinforce", "whitened")
 BASELINES = ("none", "constant", "leave-one-out")
-WEIGHTS = ("trajectory", "per-decision", "per-step")
+WEIGHTS = ("trajectory", "per-decision", "per-step", "published")
 LARGEST_LOG_WEIGHT = 40.0  # a weight of e⁴⁰ is no estimate any more, but it stays a finite number
+PUBLISHED_FLOOR = 1e-9  # added to p(τ|θ) by the published code
 
 
 class Estimator(NamedTuple):
@@ -34,7 +35,8 @@ class Estimator(NamedTuple):
     baseline: none; constant (b_h = b = baseline_value); leave-one-out: the mean over the *other* episodes of the batch,
               b_h time step by time step for gpomdp. All three leave the estimate unbiased.
     weights:  trajectory: ω(τ) = p(τ|θ')/p(τ|θ), the paper's; per-decision: reward h is weighted by the actions up to h;
-              per-step: the term of step t is weighted by its own action's ratio (FedPG-BR's, for `whitened`)
+              per-step: the term of step t is weighted by its own action's ratio (FedPG-BR's, for `whitened`);
+              published: p(τ|θ')/(p(τ|θ) + 1e-9) with float32 products, as the paper's code has it: 0 for long episodes
     clip:     weights are cut at this value; None for the paper's
     """
 
@@ -188,7 +190,11 @@ def importance_weights(
         logs = ratios
     else:
         logs = jnp.sum(ratios, axis=(0, 2))
-    omega = jnp.exp(jnp.minimum(logs, LARGEST_LOG_WEIGHT))
+    if estimator.weights == "published":
+        behaviour = jnp.sum(jnp.where(episodes.alive, episodes.log_probs, 0.0), axis=(0, 2))
+        omega = jnp.exp(behaviour + logs) / (jnp.exp(behaviour) + PUBLISHED_FLOOR)
+    else:
+        omega = jnp.exp(jnp.minimum(logs, LARGEST_LOG_WEIGHT))
     values = omega if estimator.clip is None else jnp.minimum(omega, estimator.clip)
     if estimator.weights == "per-step":  # steps, not episodes, are the samples
         final, largest = (jnp.swapaxes(x, 0, 1).reshape(x.shape[1], -1) for x in (values, omega))

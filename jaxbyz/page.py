@@ -24,7 +24,7 @@ from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes, collect
 
 PREVIOUS = ("aggregated", "own", "realized")
-ANCHORS = ("previous", "snapshot")
+ANCHORS = ("previous", "proposed", "snapshot")
 
 
 class Page(NamedTuple):
@@ -36,8 +36,9 @@ class Page(NamedTuple):
                realized (θ_t − θ_{t−1})/η, the paper's letter, a gradient only under plain ascent with step eta;
                aggregated v_{t−1}^{(k)}, the agent's result of Aggregate; own ṽ_{t−1}^{(k)}, what it sent.
     eta:       step size η, used by `realized` only
-    anchor:    which parameters a small batch is compared with: previous θ_{t−1} (PAGE), or snapshot, those of the last
-               large batch, whose estimate is then kept too (SVRPG, FedPG-BR)
+    anchor:    which parameters a small batch is compared with: previous θ_{t−1} (PAGE); proposed θ̃_t, what the agent's
+               own last step led to before agreement (the published code's, which keeps them too late); or snapshot,
+               those of the last large batch, whose estimate is then kept too (SVRPG, FedPG-BR)
     clip_norm: scale ṽ down to this norm before it is sent; None leaves it
     """
 

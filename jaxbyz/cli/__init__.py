@@ -16,6 +16,7 @@ COMMANDS = {
     "resume": ("jaxbyz.cli.resume", "continue an interrupted run to the same bits"),
     "sweep": ("jaxbyz.cli.sweep", "train every member of a grid of options, from a TOML file"),
     "plot": ("jaxbyz.cli.plot", "draw learning curves of run folders"),
+    "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, its curves beside ours"),
     "evaluate": ("jaxbyz.cli.evaluate", "run a learnt policy for fresh episodes"),
     "render": ("jaxbyz.cli.render", "draw an episode of a learnt policy as GIF and strip"),
     "certify": ("jaxbyz.cli.certify", "try to break rules by the paper's Definitions 2 and 4"),
@@ -93,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
     except UsageError as error:
-        print(f"jaxbyz: error: {error}", file=sys.stderr)
+        print(f"jaxbyz: error: {error}", file=sys.stderr, flush=True)
+        if "--distributed" in arguments:
+            os._exit(2)  # the other processes hear of it now, and not when JAX has waited for them
         return 2
     except KeyboardInterrupt:
         print("jaxbyz: interrupted", file=sys.stderr)

@@ -1,0 +1,64 @@
+"""`jaxbyz reproduce`: the paper's figures, its own curves beside ours, and whether its claims hold."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from jaxbyz.reproduction.figures import FIGURES, SETTINGS
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which figures, with which numbers, how much of them."""
+    parser.add_argument("figure", metavar="FIGURE", help=f"all, or one of {', '.join(FIGURES)}")
+    parser.add_argument("--setting", choices=tuple(SETTINGS), default="steady", help="presets to use (default: steady)")
+    parser.add_argument("--seeds", type=int, default=10, help="runs a curve (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; parts with other seeds are joined")
+    parser.add_argument("--trajectories", type=int, default=8000, help="trajectories an agent (default: 8000)")
+    parser.add_argument("--out", default="runs/reproduction", metavar="DIR", help="default: runs/reproduction")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only trainings whose name contains one of these")
+    parser.add_argument("--list", action="store_true", help="name the trainings and stop")
+    parser.add_argument("--draw", action="store_true", help="train nothing, draw what is there")
+    parser.add_argument("--no-spread", action="store_true", help="means only; needed for a single seed")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train what is missing, then draw the figures and write the table."""
+    from jaxbyz.cli.progress import make_progress
+    from jaxbyz.registry import UsageError
+    from jaxbyz.reproduction.drawing import draw, write_table
+    from jaxbyz.reproduction.figures import chosen, parts_of
+    from jaxbyz.reproduction.parts import configuration, load_parts, part_file, run_part
+
+    figures = chosen(arguments.figure)
+    if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
+        raise UsageError(f"seeds={arguments.seeds}: a spread needs at least 2 seeds (or --no-spread)")
+    parts = {
+        name: configuration(
+            arguments.setting, environment, curve, arguments.seeds, arguments.seed, arguments.trajectories
+        )
+        for name, (environment, curve) in parts_of(figures).items()
+        if not arguments.only or any(text in name for text in arguments.only)
+    }
+    folder = Path(arguments.out) / arguments.setting
+    if arguments.list:
+        print(
+            "\n".join(f"{name}{' (there)' if part_file(folder, name, c).exists() else ''}" for name, c in parts.items())
+        )
+        return 0
+    if not arguments.draw:
+        for number, (name, config) in enumerate(parts.items(), 1):
+            if not arguments.quiet:
+                print(f"[{number}/{len(parts)}] {name}", file=sys.stderr)
+            run_part(folder, name, config, make_progress(config.trajectories, arguments.quiet))
+    finished = load_parts(folder)
+    if not finished:
+        raise UsageError(f"{folder}: no results here; run `jaxbyz reproduce` without --draw first")
+    for name in figures:
+        path = draw(name, finished, Path(arguments.out) / f"{name}-{arguments.setting}.png", not arguments.no_spread)
+        if path is not None:
+            print(path)
+    print(write_table(figures, finished, Path(arguments.out) / f"table-{arguments.setting}.md", arguments.setting))
+    return 0

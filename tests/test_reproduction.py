@@ -1,0 +1,136 @@
+"""The paper's figures: what they need, what is kept, what is refused; and the published code's departures."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxbyz.cli import main
+from jaxbyz.config import build, resolve
+from jaxbyz.estimators import importance_weights
+from jaxbyz.registry import UsageError
+from jaxbyz.reproduction.claims import claims, late
+from jaxbyz.reproduction.drawing import curve_table, decided
+from jaxbyz.reproduction.figures import FIGURES, SETTINGS, chosen, paper_curve, parts_of
+from jaxbyz.reproduction.parts import Part, configuration, load_parts
+from jaxbyz.rollout import collect
+
+TINY = ["--trajectories", "8", "--seeds", "2", "--quiet"]
+
+
+def test_every_curve_of_every_figure_has_a_training_and_a_paper_curve():
+    parts = parts_of(chosen("all"))
+    assert len(parts) == 2 * 19
+    for setting in SETTINGS:
+        for environment, curve in parts.values():
+            config = configuration(setting, environment, curve, 2, 0, 100)
+            assert (config.agents, config.byzantine) == (curve.agents, curve.byzantine)
+    for name, figure in FIGURES.items():
+        for panel in figure.panels:
+            for curve in panel.curves:
+                x, y = paper_curve(name, panel.title, curve)
+                assert x.shape == y.shape == (81,) and np.isfinite(y[:20]).all()
+
+
+def test_paper_curves_say_what_the_paper_says():
+    """Read off the paper's figure: DecByzPG under AvgZero on CartPole ends above 450, the naive method near 16."""
+    panel = next(p for p in FIGURES["cartpole"].panels if p.title == "AvgZero")
+    ends = {curve.label: late(*paper_curve("cartpole", "AvgZero", curve)) for curve in panel.curves}
+    assert ends["DecByzPG (α=3/13)"] > 450 and ends["Dec-PAGE-PG (α=3/13)"] < 25
+
+
+def test_claims_hold_and_fail_with_the_curves():
+    x = np.arange(100, 8001, 100)
+    level = {"PAGE-PG": 300.0, "Dec-PAGE-PG": 450.0, "DecByzPG": 440.0}
+
+    def read(panel, curve, naive=20.0):
+        value = naive if curve.method == "Dec-PAGE-PG" and curve.byzantine else level[curve.method] + curve.agents
+        return x, np.full(80, value)
+
+    assert all(claim.holds for claim in claims("CartPole", "DecByzPG", "Dec-PAGE-PG", read))
+    spared = claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda p, c: read(p, c, naive=430.0))
+    assert [c.text for c in spared if not c.holds] == ["LargeNoise: Dec-PAGE-PG breaks", "AvgZero: Dec-PAGE-PG breaks"]
+    assert all(c.holds is None for c in claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda *_: None))
+
+
+def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
+    out = ["--out", str(tmp_path), "--only", "cartpole-decbyzpg-k5"]
+    assert main(["reproduce", "speedup", *TINY, *out]) == 0
+    (file,) = (tmp_path / "steady").glob("*.json")
+    before = file.stat().st_mtime_ns
+    assert main(["reproduce", "speedup", *TINY, *out]) == 0
+    assert file.stat().st_mtime_ns == before
+    assert (tmp_path / "speedup-steady.png").stat().st_size > 10_000
+    # The same training with other seeds, as from another machine, adds up.
+    data = json.loads(file.read_text())
+    data["config"]["seed"] = 2
+    (tmp_path / "steady" / "other.json").write_text(json.dumps(data))
+    part = load_parts(tmp_path / "steady")["cartpole-decbyzpg-k5"]
+    assert part.seeds == [0, 1, 2, 3] and part.y.shape == (4, len(part.x))
+    table = (tmp_path / "table-steady.md").read_text()
+    assert "| DecByzPG (K=5) | 2 |" in table and "| –: curves missing | yes: " in table
+    # Other options in the same folder are refused, and nothing is overwritten.
+    capsys.readouterr()
+    assert main(["reproduce", "speedup", *TINY[2:], "--trajectories", "9", *out]) == 2
+    assert "made with other options (trajectories)" in capsys.readouterr().err
+    file.write_text(json.dumps({**data, "format": 99}))
+    assert main(["reproduce", "speedup", *TINY, *out, "--draw"]) == 2
+    assert "results of another version (format 99" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cartpol"], "did you mean 'cartpole'?"),
+        (["speedup", "--seeds", "1"], "a spread needs at least 2 seeds"),
+        (["speedup", "--draw", "--out", "nowhere"], "no results here"),
+        (["speedup", "--setting", "mine"], "invalid choice"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, message, capsys):
+    try:
+        code = main(["reproduce", *arguments])
+    except SystemExit as stop:
+        code = stop.code
+    error = capsys.readouterr().err
+    assert code == 2 and message in error and len(error.strip().splitlines()) == 1
+
+
+def test_table_compares_with_the_paper():
+    x = np.arange(100, 8001, 100)
+    parts = {name: Part(x, np.full((3, 80), 200.0), [0, 1, 2], True) for name in parts_of(["cartpole"])}
+    rows = [line for line in curve_table(["cartpole"], parts) if line.startswith("| AvgZero | DecByzPG")]
+    assert rows[0].startswith("| AvgZero | DecByzPG (α=3/13) | 3 | 200 (70) |") and "| 100 (" in rows[0]
+    assert len(decided(parts)) > 20
+
+
+def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
+    algorithm = build(resolve("cartpole-published", agents=1), 1)
+    theta = jnp.zeros((1, algorithm.policy.size))  # every action with probability 1/2
+    keys = jax.random.split(jax.random.key(1), 1)
+    episodes = collect(algorithm.environment, algorithm.policy, theta, keys, 64, 200)
+    weights = importance_weights(algorithm.page.estimator, algorithm.policy, theta, episodes).values
+    likelihood = 0.5 ** np.asarray(episodes.lengths, np.float64)
+    np.testing.assert_allclose(weights, likelihood / (likelihood + 1e-9), rtol=1e-3, atol=1e-6)
+    assert weights.max() > 0.999 and weights.min() < 0.01
+
+
+def test_published_script_compares_with_what_it_just_stepped_to():
+    """Without agreement the kept parameters are the current ones, so the small batch's correction cancels."""
+    options = {"algorithm": "dec-page-pg", "agents": 2, "N": 2, "B": 2, "horizon": 16, "hidden": (4,)}
+    algorithm = build(resolve("cartpole-published", **options), 1)
+    state, _ = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0)), jnp.bool_(True))
+    np.testing.assert_array_equal(state.previous, state.parameters)
+    faithful = build(resolve("cartpole-paper", **options), 1)
+    state, _ = jax.jit(faithful.step)(faithful.init(jax.random.key(0)), jnp.bool_(True))
+    assert not np.array_equal(state.previous, state.parameters)
+
+
+def test_shared_start_is_the_same_for_every_seed():
+    algorithm = build(resolve(start="shared"), 1)
+    first, second = (algorithm.init(jax.random.key(seed)).parameters for seed in (3, 4))
+    np.testing.assert_array_equal(first, second)
+    with pytest.raises(UsageError, match="start='mine' is unknown"):
+        resolve(start="mine")
