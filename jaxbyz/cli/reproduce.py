@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS
@@ -17,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="first seed; parts with other seeds are joined")
     parser.add_argument("--trajectories", type=int, default=8000, help="trajectories an agent (default: 8000)")
     parser.add_argument("--out", default="runs/reproduction", metavar="DIR", help="default: runs/reproduction")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only trainings whose name contains one of these")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only trainings with this name, or part of it")
     parser.add_argument("--list", action="store_true", help="name the trainings and stop")
     parser.add_argument("--draw", action="store_true", help="train nothing, draw what is there")
     parser.add_argument("--no-spread", action="store_true", help="means only; needed for a single seed")
@@ -35,12 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     figures = chosen(arguments.figure)
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
         raise UsageError(f"seeds={arguments.seeds}: a spread needs at least 2 seeds (or --no-spread)")
+    needed = parts_of(figures)
     parts = {
         name: configuration(
             arguments.setting, environment, curve, arguments.seeds, arguments.seed, arguments.trajectories
         )
-        for name, (environment, curve) in parts_of(figures).items()
-        if not arguments.only or any(text in name for text in arguments.only)
+        for name, (environment, curve) in needed.items()
+        if wanted(name, needed, arguments.only)
     }
     folder = Path(arguments.out) / arguments.setting
     if arguments.list:
@@ -62,3 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(path)
     print(write_table(figures, finished, Path(arguments.out) / f"table-{arguments.setting}.md", arguments.setting))
     return 0
+
+
+def wanted(name: str, known: Container[str], only: list[str] | None) -> bool:
+    """Whether a training is asked for: a text that is itself a name means just that one."""
+    return not only or any(text == name if text in known else text in name for text in only)
