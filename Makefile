@@ -56,5 +56,19 @@ $(VENV)-byzfl/.installed:
 test-byzfl: setup $(VENV)-byzfl/.installed
 	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/test_rules_parity.py
 
+# The HTML report in a real browser: needs Chromium (Debian: apt-get install chromium; elsewhere set CHROMIUM to its path).
+test-report: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest -m live tests/test_report_browser.py
+
+# The documentation, into site/; a broken link or a missing page fails it.
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet
+
+# Run every notebook with its full numbers and keep what it shows: a few minutes on two cores.
+notebooks: setup
+	$(BIN)/jupytext --to ipynb --set-kernel python3 notebooks/*.py
+	$(BIN)/jupyter-execute --inplace --NotebookClient.record_timing=False notebooks/*.ipynb
+
 clean:
 	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist

@@ -13,10 +13,9 @@ import numpy as np
 
 from jaxbyz.registry import UsageError
 from jaxbyz.report.replay import Trace, plane
-from jaxbyz.report.runs import check_same_environment, label, labels, rule_name, shares_over_time, table_of
+from jaxbyz.report.runs import Finished, check_same_environment, label, labels, rule_name, shares_over_time, table_of
 from jaxbyz.report.statistics import SPREADS
 from jaxbyz.report.tables import smoothed
-from jaxbyz.results import RunData
 
 # Okabe and Ito's palette, told apart with every common colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -80,7 +79,7 @@ def _spread(statistic: str) -> Any:
 
 
 def learning_curves(
-    runs: Sequence[RunData],
+    runs: Sequence[Finished],
     *,
     metric: str = "return",
     width: int = 100,
@@ -100,15 +99,15 @@ def learning_curves(
     return drawing
 
 
-def metric_of(run: RunData, metric: str) -> np.ndarray:
+def metric_of(run: Finished, metric: str) -> np.ndarray:
     """[seeds, iterations] of a run, or a line that names what there is."""
     if metric not in run.metrics or run.metrics[metric].ndim != 2:
         known = ", ".join(name for name, values in run.metrics.items() if values.ndim == 2)
-        raise UsageError(f"metric={metric!r} is not in {run.folder}: one of {known}")
+        raise UsageError(f"metric={metric!r} is unknown: one of {known}")
     return run.metrics[metric]
 
 
-def diameters(runs: Sequence[RunData], *, title: str | None = None) -> Any:
+def diameters(runs: Sequence[Finished], *, title: str | None = None) -> Any:
     """Diameter of honest parameters against iterations, on a logarithmic axis: median over seeds, least to largest."""
     environment = check_same_environment(runs)
     drawing, axes = figure()
@@ -130,7 +129,7 @@ def diameters(runs: Sequence[RunData], *, title: str | None = None) -> Any:
     return drawing
 
 
-def heatmap(runs: Sequence[RunData], *, title: str | None = None) -> Any:
+def heatmap(runs: Sequence[Finished], *, title: str | None = None) -> Any:
     """Final honest return of every rule under every attack, mean over seeds; empty where there is no run."""
     environment = check_same_environment(runs)
     table = table_of(runs)
@@ -151,7 +150,7 @@ def heatmap(runs: Sequence[RunData], *, title: str | None = None) -> Any:
     return drawing
 
 
-def trust(run: RunData, *, title: str | None = None, columns: int = 80) -> Any:
+def trust(run: Finished, *, title: str | None = None, columns: int = 80) -> Any:
     """Share of every sender in honest agents' aggregates over time, mean over seeds; Byzantine senders are marked."""
     shares = shares_over_time(run, columns)
     drawing, axes = figure(height=0.9 + 0.22 * shares.values.shape[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +13,15 @@ from jaxbyz.config import FIELDS, NAIVE, Config, rule_spec
 from jaxbyz.registry import UsageError
 from jaxbyz.report.tables import final_returns
 from jaxbyz.results import RunData, load_run
+
+
+class Finished(Protocol):
+    """A run that can be drawn: `RunData` from a folder, or an `Experiment` straight from `experiment.run`."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def metrics(self) -> dict[str, np.ndarray]: ...
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
@@ -24,7 +33,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
     return [load_run(path) for path in dict.fromkeys(found)]
 
 
-def check_same_environment(runs: Sequence[RunData]) -> str:
+def check_same_environment(runs: Sequence[Finished]) -> str:
     """The one environment of all runs; several cannot share a picture."""
     names = {run.config.env for run in runs}
     if len(names) > 1:
@@ -32,25 +41,25 @@ def check_same_environment(runs: Sequence[RunData]) -> str:
     return names.pop()
 
 
-def label(run: RunData) -> str:
+def label(run: Finished) -> str:
     """A line that tells runs apart."""
     config = run.config
     text = f"{config.algorithm}, K={config.agents}"
     return text + (f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ", all honest")
 
 
-def labels(runs: Sequence[RunData]) -> list[str]:
+def labels(runs: Sequence[Finished]) -> list[str]:
     """A line for each run; runs whose lines would be alike get what they differ in, or else their folder."""
     lines = [label(run) for run in runs]
     for line in set(lines):
         alike = [i for i, other in enumerate(lines) if other == line]
         if len(alike) == 1:
             continue
-        varying = [name for name in FIELDS if len({getattr(runs[i].config, name) for i in alike}) > 1]
+        varying = [n for n in FIELDS if n != "unsafe" and len({getattr(runs[i].config, n) for i in alike}) > 1]
         extras = [", ".join(f"{name}={getattr(runs[i].config, name)}" for name in varying) for i in alike]
         unique = len(set(extras)) == len(alike)
         for i, extra in zip(alike, extras, strict=True):
-            lines[i] = f"{line}, {extra if unique else runs[i].folder}"
+            lines[i] = f"{line}, {extra if unique else getattr(runs[i], 'folder', f'run {i}')}"
     return lines
 
 
@@ -90,7 +99,7 @@ class AttackTable(NamedTuple):
     cells: list[list[Cell | None]]
 
 
-def table_of(runs: Sequence[RunData]) -> AttackTable:
+def table_of(runs: Sequence[Finished]) -> AttackTable:
     """Final returns by rule and attack; runs of the same pair count as more seeds of it."""
     seeds: dict[tuple[str, str], list[np.ndarray]] = {}
     for run in runs:
@@ -116,12 +125,12 @@ class Shares(NamedTuple):
     byzantine: np.ndarray
 
 
-def shares_over_time(run: RunData, columns: int = 80) -> Shares:
+def shares_over_time(run: Finished, columns: int = 80) -> Shares:
     """Who is trusted. A server's small batches aggregate nobody, rules without shares report NaN: both are left out."""
     shares, spent = run.metrics["shares"], run.metrics["trajectories"][0]
     counted = np.isfinite(shares).all(axis=(0, 2)) & (shares.sum(axis=2) > 0).all(axis=0)
     if not counted.any():
-        raise UsageError(f"{run.folder}: aggregator {run.config.aggregator} does not say whose messages it uses")
+        raise UsageError(f"aggregator {run.config.aggregator} does not say whose messages it uses")
     chosen, at = shares[:, counted].mean(axis=0), spent[counted]
     parts = np.array_split(np.arange(len(at)), min(columns, len(at)))
     return Shares(
