@@ -179,7 +179,8 @@ def decbyzpg(
         measured = jnp.linalg.norm(aggregate.rows, axis=1), aggregate.shares
         norms, shares = places.gather(measured)
         rounds = agreed.rounds.astype(jnp.float32)
-        floats = (D + SUMMARY) + (1.0 + rounds) * D + (1 + K) + _memory_size(aggregator, K, D)
+        a_place = (D + SUMMARY) + (1.0 + rounds) * D + (1 + K)  # estimates, parameters, what is measured of aggregates
+        floats = places.here * a_place + _memory_size(aggregator, K, D)
         metrics = _metrics(
             page, coin, sampled, mask, norms, shares, agreed.everyone, agreed.rounds,
             bytes_sent=(1.0 + rounds) * (K * K * D * FLOAT_BYTES), bytes_moved=places.moved(floats),
@@ -266,7 +267,7 @@ def byzpg(
         metrics = _metrics(
             page, coin, sampled, mask, jnp.tile(jnp.linalg.norm(v, axis=1), K), jnp.tile(shares, (K, 1)),
             jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent=jnp.where(upwards, 2.0, 1.0) * (K * D * FLOAT_BYTES),
-            bytes_moved=jnp.where(upwards, places.moved(D + SUMMARY), 0.0),
+            bytes_moved=jnp.where(upwards, places.moved(places.here * (D + SUMMARY)), 0.0),
         )  # fmt: skip
         return following, metrics
 

@@ -54,6 +54,8 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
             for done in _steps(folder)[:-KEEP]:
                 remove(folder, done)
     except Exception as error:  # Orbax and TensorStore report a full disk or a lost folder in many ways
+        if jax.process_count() > 1 and isinstance(error, jax.errors.JaxRuntimeError):
+            raise  # it is not the disk, another process is gone
         reason = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(
             f"{place}: the checkpoint could not be written ({reason[:300]}); earlier ones are as they were"
@@ -108,6 +110,8 @@ def read_options(folder: Path) -> dict[str, Any]:
 
 def discard_after(folder: Path, done: int) -> None:
     """Remove what lies beyond iteration `done`: damaged or unfinished checkpoints that would be written again."""
+    for unfinished in (folder / FOLDER).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     for step in _steps(folder):
         if step > done:
             remove(folder, step)

@@ -63,8 +63,8 @@ class Places(NamedTuple):
         return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf[0], "agents")[0], mine)
 
     def moved(self, floats: Array | float) -> Array:
-        """Bytes that cross between devices when every place says so many floats to all: each goes to devices − 1."""
-        return jnp.float32((self.devices - 1) * self.devices * self.here * FLOAT_BYTES) * floats
+        """Bytes that cross when every device says so many floats to all the others."""
+        return jnp.float32((self.devices - 1) * self.devices * FLOAT_BYTES) * floats
 
 
 class Shape(NamedTuple):

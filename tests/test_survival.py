@@ -93,7 +93,7 @@ def copy(stopped, tmp_path):
     return Path(shutil.copytree(stopped, tmp_path / "copy"))
 
 
-EVERYDAY = ("decbyzpg", "byzpg")
+EVERYDAY = ("decbyzpg",)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,3 @@ def newest(out: Path) -> int:
 @pytest.mark.slow
 def test_twenty_kills_lose_nothing(tmp_path):
     killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
-
-
-def test_a_kill_loses_nothing(tmp_path):
-    killed_again_and_again(tmp_path / "run", 1, trajectories=60, every=2)

@@ -19,19 +19,19 @@ FILE = """
 checkpoint_every = 2
 [fixed]
 preset = "cartpole"
-agents = 4
+agents = 5
+byzantine = 1
 N = 4
 B = 2
 horizon = 8
 hidden = [3]
-trajectories = 14
+trajectories = 20
 p = 0.5
-kappa = 2
-aggregator = "mean"
-agreement = "none"
+seeds = 2
+attack = "avg-zero"
 [grid]
 seed = [0, 7]
-byzantine = [0, 4]
+kappa = [2, 0]
 """
 
 
@@ -45,10 +45,10 @@ def file(tmp_path):
 def test_members_are_the_grid(file):
     sweep = load_sweep(file)
     assert list(sweep.members) == [
-        "seed=0,byzantine=0", "seed=0,byzantine=4", "seed=7,byzantine=0", "seed=7,byzantine=4",
+        "seed=0,kappa=2", "seed=0,kappa=0", "seed=7,kappa=2", "seed=7,kappa=0",
     ]  # fmt: skip
-    assert sweep.members["seed=7,byzantine=0"]["hidden"] == [3] and sweep.checkpoint_every == 2
-    assert resolve(**sweep.members["seed=7,byzantine=0"]).kappa == "2"
+    assert sweep.members["seed=7,kappa=2"]["hidden"] == [3] and sweep.checkpoint_every == 2
+    assert resolve(**sweep.members["seed=7,kappa=2"]).kappa == "2"
 
 
 def test_names_are_readable_and_safe():
@@ -117,12 +117,12 @@ def swept(tmp_path_factory):
 def test_a_sweep_goes_on_and_survives_a_failing_member(swept):
     sweep, out, before, outcomes, lines = swept
     assert [outcome.status for outcome in outcomes] == ["finished", "failed", "finished", "failed"]
-    assert "byzantine=4 of agents=4" in outcomes[1].note and not (out / outcomes[1].name).exists()
-    assert before == {name: name == "seed=0,byzantine=0" for name in sweep.members}
+    assert "kappa='0': a number of rounds" in outcomes[1].note and not (out / outcomes[1].name).exists()
+    assert before == {name: name == "seed=0,kappa=2" for name in sweep.members}
     assert sum("nothing to resume" in line for line in lines) == 1
     assert sum("at iteration 2 of" in line for line in lines) == 1
-    alone = experiment.run(resolve(**sweep.members["seed=7,byzantine=0"]))
-    stored = jb.load_run(out / "seed=7,byzantine=0")
+    alone = experiment.run(resolve(**sweep.members["seed=7,kappa=2"]))
+    stored = jb.load_run(out / "seed=7,kappa=2")
     np.testing.assert_array_equal(stored.policy["last"], alone.policy["last"])
     np.testing.assert_array_equal(stored.metrics["return"], alone.metrics["return"])
 
@@ -132,19 +132,19 @@ def test_the_table_says_how_members_ended(swept, capsys):
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet"]) == 1
     printed = capsys.readouterr().out
     assert printed.endswith("2 finished, 2 failed\n")
-    assert "seed=0,byzantine=4: byzantine=4 of agents=4: at least one agent must be honest\n" in printed
+    assert "seed=0,kappa=0: kappa='0': a number of rounds of at least 1, or `theorem`\n" in printed
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet", "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["members"]
-    assert [len(row["return"] or []) for row in rows] == [1, 0, 1, 0]
+    assert [len(row["return"] or []) for row in rows] == [2, 0, 2, 0]
 
 
 def test_another_configuration_is_left_alone(swept, file):
     _, out, *_ = swept
-    file.write_text(FILE.replace("horizon = 8", "horizon = 9").replace("byzantine = [0, 4]", "byzantine = [0]"))
-    kept = (out / "seed=0,byzantine=0" / "metrics.npz").read_bytes()
+    file.write_text(FILE.replace("horizon = 8", "horizon = 9").replace("kappa = [2, 0]", "kappa = [2]"))
+    kept = (out / "seed=0,kappa=2" / "metrics.npz").read_bytes()
     outcomes = run_sweep(load_sweep(file), out)
     assert all("another configuration" in outcome.note for outcome in outcomes)
-    assert (out / "seed=0,byzantine=0" / "metrics.npz").read_bytes() == kept
+    assert (out / "seed=0,kappa=2" / "metrics.npz").read_bytes() == kept
 
 
 def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypatch):
@@ -167,7 +167,7 @@ def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypa
 def test_two_sweeps_at_once_share_the_work(swept, tmp_path):
     """Each member is trained by exactly one of them, and both end well."""
     sweep, *_ = swept
-    members = {name: options for name, options in sweep.members.items() if options["byzantine"] == 0}
+    members = {name: options for name, options in sweep.members.items() if options["kappa"] == 2}
     sweep, out, ended = sweep._replace(members=members), tmp_path / "out", {}
 
     def work(name):
@@ -187,8 +187,8 @@ def test_two_sweeps_at_once_share_the_work(swept, tmp_path):
 
 def test_a_busy_member_is_left_to_whoever_is_at_it(swept):
     sweep, out, *_ = swept
-    with results.claimed(out / "seed=0,byzantine=0"):
+    with results.claimed(out / "seed=0,kappa=2"):
         outcomes = run_sweep(sweep, out)
     assert [outcome.status for outcome in outcomes] == ["elsewhere", "failed", "finished", "failed"]
     with pytest.raises(UsageError):
-        run_sweep(sweep, out / "seed=0,byzantine=0" / "metrics.npz")
+        run_sweep(sweep, out / "seed=0,kappa=2" / "metrics.npz")

@@ -82,9 +82,8 @@ def reporter_for(config: Config, arguments: argparse.Namespace) -> Reporter:
 
 def reported(arguments: argparse.Namespace, work: Callable[[], Experiment]) -> int:
     """Do the work, print how it went, choose the exit code."""
-    import jax
-
     from jaxbyz.experiment import Interrupted
+    from jaxbyz.registry import UsageError
 
     started = time.monotonic()
     try:
@@ -92,10 +91,12 @@ def reported(arguments: argparse.Namespace, work: Callable[[], Experiment]) -> i
     except Interrupted as stop:
         say(str(stop))
         return 128 + stop.signal
-    except jax.errors.JaxRuntimeError as error:
+    except UsageError:
+        raise
+    except Exception as error:
         if not arguments.distributed:
             raise
-        lost(arguments, str(error).strip().splitlines()[0])
+        lost(arguments, error)
     return report(done, arguments, time.monotonic() - started)
 
 
@@ -104,8 +105,9 @@ def say(line: str) -> None:
     print(f"jaxbyz: {line}", file=sys.stderr, flush=True)
 
 
-def lost(arguments: argparse.Namespace, reason: str) -> NoReturn:
+def lost(arguments: argparse.Namespace, error: Exception) -> NoReturn:
     """End at once: the others are gone, and JAX would wait for them at the door."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     again = f"; `jaxbyz resume {arguments.out} --distributed` with all of them goes on" if arguments.out else ""
     say(f"lost another process ({reason[:200]}){again}")
     os._exit(1)

@@ -1,0 +1,79 @@
+"""What the mesh tests run in processes of their own: `python mesh_worker.py FOLDER JOB`; results go to FOLDER."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+# 16 agents' worth of sampling would be slow to compile in every process: large batches only, quick rules.
+CONFIG = dict(agents=9, byzantine=2, N=3, B=2, p=1.0, horizon=8, hidden=(3,), trajectories=60, kappa="2", seeds=2,
+              attack="avg-zero", aggregator="median", agreement="trimmed-mean")  # fmt: skip
+
+
+def store(folder: Path, name: str, done) -> None:
+    np.savez(folder / f"{name}.npz", **{f"policy {key}": value for key, value in done.policy.items()}, **done.metrics)
+
+
+def local(folder: Path, options: dict, meshes: list[str]) -> None:
+    """Train on each mesh of up to eight host devices."""
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    from jaxbyz import experiment
+    from jaxbyz.config import resolve
+
+    for mesh in meshes:
+        store(folder, mesh, experiment.run(resolve(**{**CONFIG, **options}), mesh=mesh))
+
+
+class StopAt:
+    """A reporter that sends its process SIGTERM at an iteration."""
+
+    def __init__(self, iteration: int):
+        self.iteration = iteration
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def update(self, progress):
+        if progress.iteration == self.iteration:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def process(folder: Path, devices: int) -> None:
+    """One of several processes: train, be interrupted in the last of them only, resume together, train undisturbed."""
+    jax.config.update("jax_num_cpu_devices", devices)
+    from jaxbyz import distributed
+
+    distributed.initialise()
+    from jaxbyz import experiment
+    from jaxbyz.config import resolve
+    from jaxbyz.registry import UsageError
+
+    config, last = resolve(**CONFIG), jax.process_index() == jax.process_count() - 1
+    reporter, said = StopAt(8) if last else None, []
+    try:
+        experiment.run(config, folder / "run", reporter, checkpoint_every=8, mesh="seeds=1,agents=2")
+    except experiment.Interrupted as stop:
+        said.append(str(stop))
+    try:
+        experiment.run(config, folder / "run")
+    except UsageError as error:
+        said.append(str(error))
+    done = experiment.resume(folder / "run", say=said.append)
+    store(folder, f"resumed-{jax.process_index()}", done)
+    store(folder, f"whole-{jax.process_index()}", experiment.run(config, mesh="seeds=1,agents=2"))
+    (folder / f"said-{jax.process_index()}.json").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    folder, job = Path(sys.argv[1]), json.loads(sys.argv[2])
+    local(folder, *job) if isinstance(job, list) else process(folder, job)
