@@ -28,7 +28,7 @@ def main() -> None:
     panels[0].set_ylabel("ms a call")
     panels[1].legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(RESULTS / "rules_growth.png", dpi=90)
+    figure.savefig(RESULTS.parents[1] / "docs" / "images" / "rules_growth.png", dpi=90)
 
 
 if __name__ == "__main__":
