@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Every CPU core becomes one JAX device (jaxbyz sets it by itself on the command line).
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report docs notebooks clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist docs notebooks clean setup
 
 setup: $(VENV)/.installed
 
@@ -32,7 +32,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --durations=15 -m "not slow and not live"
+	$(BIN)/python -m pytest -n 2 --durations=15 -m "not slow and not live and not dist"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
@@ -60,6 +60,10 @@ test-byzfl: setup $(VENV)-byzfl/.installed
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -m live tests/test_report_browser.py
+
+# Wheel and sdist, each installed into an environment that has nothing else.
+test-dist: setup
+	$(BIN)/python -m pytest -m dist
 
 # The documentation, into site/; a broken link or a missing page fails it.
 docs: setup
