@@ -63,7 +63,8 @@ def plan(config: Config) -> Plan:
 
 def _algorithm(config: Config, iterations: int = 1) -> Algorithm:
     """The algorithm of a configuration; one that differs in nothing that matters to its program is not built anew."""
-    plain = replace(config, seed=0, seeds=1, trajectories=1, coin="shared", output="last")
+    seed = config.seed if config.start == "shared" else 0
+    plain = replace(config, seed=seed, seeds=1, trajectories=1, coin="shared", output="last")
     return _build(plain, 1 if config.eta_end is None else iterations, Registry.revision)
 
 

@@ -120,7 +120,7 @@ def test_every_kind_of_run_is_the_same_on_every_mesh(options, tmp_path):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_path):
     options = ["--agents=5", "--byzantine=1", "--N=4", "--B=2", "--horizon=8", "--hidden=3", "--p=0.5", "--kappa=2",
-               "--seeds=2", "--attack=avg-zero", "--trajectories=2400", "--checkpoint-every=10"]  # fmt: skip
+               "--seeds=2", "--attack=avg-zero", "--trajectories=900", "--checkpoint-every=20"]  # fmt: skip
     out = tmp_path / "run"
     processes = together(2, "-m", "jaxbyz", "train", *options, "--out", str(out), "--distributed")
     deadline = time.monotonic() + 200
@@ -137,7 +137,7 @@ def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_p
     assert "resuming" in finish(resumed[0])
     finish(resumed[1])
     whole = jb.experiment.run(resolve(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), p=0.5, kappa="2",
-                                      seeds=2, attack="avg-zero", trajectories=2400))  # fmt: skip
+                                      seeds=2, attack="avg-zero", trajectories=900))  # fmt: skip
     done = jb.load_run(out)
     np.testing.assert_allclose(done.metrics["return"], whole.metrics["return"], rtol=1e-5)
     np.testing.assert_allclose(done.policy["last"], whole.policy["last"], rtol=1e-4, atol=1e-5)

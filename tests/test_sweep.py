@@ -147,6 +147,22 @@ def test_another_configuration_is_left_alone(swept, file):
     assert (out / "seed=0,kappa=2" / "metrics.npz").read_bytes() == kept
 
 
+def test_members_share_a_program_only_where_it_is_the_same():
+    """Seeds and lengths do not change the program; a first policy that depends on the seed does, and so does a rule
+    registered anew under its old name."""
+
+    def algorithm(**options):
+        return experiment.plan(resolve(**{"horizon": 8, "hidden": (3,), "trajectories": 9, **options})).algorithm
+
+    assert algorithm() is algorithm(seed=7) is algorithm(seeds=2, trajectories=60, coin="own", output="best")
+    assert algorithm(start="shared") is not algorithm(start="shared", seed=7)
+    assert algorithm() is not algorithm(eta=0.5)
+    before = algorithm()
+    entry = jb.rules.aggregators["rfa"]
+    jb.rules.aggregators.add("rfa", entry.factory, entry.summary, entry.limit)
+    assert algorithm() is not before
+
+
 def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypatch):
     sweep, *_ = swept
     ensure = experiment.ensure
