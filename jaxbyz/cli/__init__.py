@@ -15,7 +15,7 @@ COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
     "resume": ("jaxbyz.cli.resume", "continue an interrupted run to the same bits"),
     "sweep": ("jaxbyz.cli.sweep", "train every member of a grid of options, from a TOML file"),
-    "plot": ("jaxbyz.cli.plot", "draw learning curves of run folders"),
+    "plot": ("jaxbyz.cli.plot", "draw pictures of run folders: curves, heatmap, distances, trust, agreement"),
     "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, its curves beside ours"),
     "evaluate": ("jaxbyz.cli.evaluate", "run a learnt policy for fresh episodes"),
     "render": ("jaxbyz.cli.render", "draw an episode of a learnt policy as GIF and strip"),
