@@ -88,6 +88,10 @@ def test_toggles_hide_and_show_curves(opened):
     assert [line.get_attribute("data-run") for line in lines.all()] == ["0", "2"]
     button.click()
     assert lines.count() == 3 and button.get_attribute("aria-pressed") == "true"
+    page.locator("#all").click()
+    assert lines.count() == 0 and page.locator("#curves").inner_text() == "nothing to draw"
+    page.locator("#all").click()
+    assert lines.count() == 3
     page.select_option("#statistic", "seeds")
     assert lines.count() == 9  # three runs of three seeds
     page.select_option("#metric", "ess")

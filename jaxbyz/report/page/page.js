@@ -18,6 +18,8 @@ function shape(name, attributes = {}, text) {
   return made;
 }
 const colour = (i) => `var(--c${i % 8})`;
+const stroke = (i) => ["solid", "dashed", "dotted", "double"][Math.floor(i / 8) % 4];
+const swatch = (i) => element("span", { class: "swatch", style: `border-top-color:${colour(i)};border-top-style:${stroke(i)}` });
 const dash = (i) => ["", "7 4", "2 3", "9 3 2 3"][Math.floor(i / 8) % 4];
 function show(value, digits = 1) {
   if (value === null || value === undefined) return "–";
@@ -31,8 +33,7 @@ function resultsTable() {
   const head = ["run", "final return", "±", "worst seed", ...data.levels.map((l) => `to ${l}`), "trajectories",
     "diameter", "MB sent"];
   const rows = data.runs.map((run, i) => {
-    const name = element("td", {}, element("span", { class: "swatch", style: `background:${colour(i)};display:inline-block` }),
-      " " + run.label);
+    const name = element("td", {}, swatch(i), " " + run.label);
     const cell = (value, text) => element("td", { "data-value": value === null ? "" : value }, text);
     return element("tr", { "data-run": i }, name,
       cell(run.final.mean, show(run.final.mean)), cell(run.final.std, show(run.final.std)),
@@ -95,7 +96,7 @@ function chart(place, lines, { xlabel, ylabel, log = false }) {
   const fine = (v) => v !== null && v !== undefined && (!log || v > 0);
   const put = (v) => (log ? Math.log10(v) : v);
   const values = lines.flatMap((line) => [line.y, line.low, line.high].flatMap((row) => (row || []).filter(fine).map(put)));
-  if (!values.length) { place.append(element("p", { class: "note" }, "nothing to draw")); return; }
+  if (!values.length) { place.append(element("p", { class: "note" }, log && lines.length ? "zero throughout" : "nothing to draw")); return; }
   let low = Math.min(...values), high = Math.max(...values);
   const right = Math.max(...lines.flatMap((line) => line.x)), left = Math.min(0, ...lines.flatMap((line) => line.x));
   const room = (high - low || Math.abs(high) || 1) * 0.05;
@@ -146,7 +147,7 @@ function hover(place, svg, hair, tip, lines, { W, sx, left, right, xlabel }) {
       const text = found.length > 1 ? found.map(([v]) => show(v)).join(" ") : low === undefined || low === null ? show(value)
         : `${show(value)} [${show(low)}, ${show(high)}]`;
       return element("div", { "data-run": run, "data-value": value === null ? "" : value },
-        element("span", { class: "swatch", style: `background:${colour(run)}` }), data.runs[run].label, element("b", {}, text));
+        swatch(run), data.runs[run].label, element("b", {}, text));
     }));
     tip.hidden = false;
     const share = place_x / W;
@@ -191,6 +192,13 @@ function drawDiameters() {
   chart(at("diameters"), lines, { xlabel: "iteration", ylabel: "distance", log: true });
 }
 
+function shown() {
+  for (const button of at("legend").children) button.setAttribute("aria-pressed", String(!hidden.has(Number(button.dataset.run))));
+  at("all").textContent = hidden.size ? "show all" : "hide all";
+  drawCurves();
+  drawDiameters();
+}
+
 function controls() {
   const metrics = [...new Set(data.runs.flatMap((run) => Object.keys(run.curves)))];
   metrics.sort((a, b) => (b === "return") - (a === "return"));
@@ -204,14 +212,18 @@ function controls() {
   at("statistic").addEventListener("change", drawCurves);
   data.runs.forEach((run, i) => {
     const button = element("button", { type: "button", "aria-pressed": "true", "data-run": i },
-      element("span", { class: "swatch", style: `background:${colour(i)}` }), run.label);
+      swatch(i), run.label);
     button.addEventListener("click", () => {
       if (!hidden.delete(i)) hidden.add(i);
-      button.setAttribute("aria-pressed", String(!hidden.has(i)));
-      drawCurves();
-      drawDiameters();
+      shown();
     });
     at("legend").append(button);
+  });
+  at("all").addEventListener("click", () => {
+    const none = hidden.size > 0;
+    hidden.clear();
+    if (!none) data.runs.forEach((_, i) => hidden.add(i));
+    shown();
   });
 }
 
