@@ -17,6 +17,11 @@ function shape(name, attributes = {}, text) {
   if (text !== undefined) made.textContent = text;
   return made;
 }
+// What tells a run from the others: its label without the parts that all share.
+const brief = data.runs.map((run) => {
+  const own = run.label.split(", ").filter((part) => !data.runs.every((other) => other.label.split(", ").includes(part)));
+  return own.join(", ") || run.label;
+});
 const colour = (i) => `var(--c${i % 8})`;
 const stroke = (i) => ["solid", "dashed", "dotted", "double"][Math.floor(i / 8) % 4];
 const swatch = (i) => element("span", { class: "swatch", style: `border-top-color:${colour(i)};border-top-style:${stroke(i)}` });
@@ -147,7 +152,7 @@ function hover(place, svg, hair, tip, lines, { W, sx, left, right, xlabel }) {
       const text = found.length > 1 ? found.map(([v]) => show(v)).join(" ") : low === undefined || low === null ? show(value)
         : `${show(value)} [${show(low)}, ${show(high)}]`;
       return element("div", { "data-run": run, "data-value": value === null ? "" : value },
-        swatch(run), data.runs[run].label, element("b", {}, text));
+        swatch(run), brief[run], element("b", {}, text));
     }));
     tip.hidden = false;
     const share = place_x / W;
@@ -212,7 +217,7 @@ function controls() {
   at("statistic").addEventListener("change", drawCurves);
   data.runs.forEach((run, i) => {
     const button = element("button", { type: "button", "aria-pressed": "true", "data-run": i },
-      swatch(i), run.label);
+      swatch(i), brief[i]);
     button.addEventListener("click", () => {
       if (!hidden.delete(i)) hidden.add(i);
       shown();
@@ -243,14 +248,14 @@ function trust() {
     byzantine.forEach((lies, k) => { if (lies) svg.append(shape("rect", { x: 0, y: k * cell + 1, width: 2, height: cell - 2, fill: "var(--c1)" })); });
     const liars = byzantine.flatMap((lies, k) => (lies ? [k] : []));
     const mark = liars.length ? `; orange marks Byzantine senders ${liars.join(", ")}` : "";
-    return [element("figure", { "data-run": i }, svg, element("figcaption", {}, `${run.label}; brightest: ${show(top)}${mark}`))];
+    return [element("figure", { "data-run": i }, svg, element("figcaption", {}, `${brief[i]}; brightest: ${show(top)}${mark}`))];
   });
   if (tiles.length) at("trust").append(...tiles); else at("trust-section").hidden = true;
 }
 
 function animations() {
   at("animations").append(...data.animations.map((item) => {
-    const label = data.runs[item.run].label;
+    const label = brief[item.run];
     return element("figure", {}, element("img", { src: item.source, alt: `${item.kind}: ${label}` }),
       element("figcaption", {}, `${label}: ${item.caption}`));
   }));
