@@ -7,6 +7,7 @@ import tempfile
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -19,3 +20,16 @@ _cache = (
 jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture
+def registries_restored():
+    """Rules and attacks that a test registers are forgotten after it."""
+    from jaxbyz.attacks import attacks
+    from jaxbyz.rules import aggregators
+
+    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks)]
+    yield
+    for registry, entries in before:
+        registry._entries.clear()
+        registry._entries.update(entries)

@@ -5,21 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from jaxbyz.attacks import attacks
 from jaxbyz.rules import aggregators
 
 PAGE = Path(__file__).parent.parent / "docs" / "extend.md"
-
-
-@pytest.fixture
-def registries_restored():
-    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks)]
-    yield
-    for registry, entries in before:
-        registry._entries.clear()
-        registry._entries.update(entries)
 
 
 def test_page_runs(registries_restored, capsys) -> None:

@@ -9,9 +9,6 @@ import matplotlib
 import nbformat
 import pytest
 
-from jaxbyz.attacks import attacks
-from jaxbyz.rules import aggregators
-
 FOLDER = Path(__file__).parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("*.py"))
 
@@ -22,15 +19,6 @@ def code_cells(notebook):
 
 def test_there_are_five():
     assert [path.stem[:2] for path in SOURCES] == ["01", "02", "03", "04", "05"]
-
-
-@pytest.fixture
-def registries_restored():
-    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks)]
-    yield
-    for registry, entries in before:
-        registry._entries.clear()
-        registry._entries.update(entries)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)

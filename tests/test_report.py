@@ -210,6 +210,17 @@ def test_a_missing_package_is_named(capsys, folders, monkeypatch):
     assert "pip install 'jaxbyz[plots]'" in refused(capsys, "render", str(folders[0]))
 
 
+def test_bad_picture_options_are_refused(capsys, folders, tmp_path):
+    folder = str(folders[0])
+    (tmp_path / "file").write_text("")
+    below = tmp_path / "file" / "x.gif"
+    assert "width=3" in refused(capsys, "render", folder, "--width", "3")
+    assert "fps=nan" in refused(capsys, "render", folder, "--fps", "nan")
+    assert "cannot be written" in refused(capsys, "render", folder, "--out", str(below), "--width", "32")
+    assert "cannot be written" in refused(capsys, "plot", folder, "--out", str(below.with_suffix(".png")))
+    assert "width=0" in refused(capsys, "plot", folder, "--width", "0")
+
+
 def test_bad_report_options_are_refused(capsys, folders, tmp_path):
     assert "must end in .html" in refused(capsys, "report", str(folders[0]), "--out", "report.txt")
     assert "animations=-1" in refused(capsys, "report", str(folders[0]), "--animations", "-1")

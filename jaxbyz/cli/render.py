@@ -21,13 +21,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, draw, and say where."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxbyz.config import build
-    from jaxbyz.environments.playback import play
-    from jaxbyz.environments.rendering import draw_frames, drawable, save_gif, save_strip
+    from jaxbyz.environments.rendering import drawable, save_gif, save_strip
     from jaxbyz.registry import UsageError
+    from jaxbyz.report.episodes import film
     from jaxbyz.results import load_run
 
     data = load_run(arguments.folder)
@@ -45,16 +41,18 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     if out.suffix.lower() != ".gif":
         raise UsageError(f"out={out}: the name must end in .gif")
-    algorithm = build(data.config, 1)
-    theta = jnp.asarray(parameters[arguments.run_seed, arguments.agent])
-    episode = play(algorithm.environment, algorithm.policy, theta, jax.random.key(arguments.seed), data.config.horizon)
-    params = algorithm.environment.params
-    frames = draw_frames(data.config.env, params, episode.states, arguments.width, episode.actions)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    for name, least in (("width", 16), ("columns", 1), ("fps", 1)):
+        if not getattr(arguments, name) >= least:
+            raise UsageError(f"{name}={getattr(arguments, name)}: must be at least {least}")
+    theta = parameters[arguments.run_seed, arguments.agent]
+    shown = film(data.config, theta, seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
-    save_gif(frames, out, arguments.fps)
-    save_strip(frames, strip, arguments.columns)
-    print(f"return {episode.rewards.sum():.1f} in {len(episode.rewards)} steps")
+    try:
+        save_gif(shown.frames, out, arguments.fps)
+        save_strip(shown.frames, strip, arguments.columns)
+    except OSError as error:
+        raise UsageError(f"out={out}: cannot be written ({error.strerror})") from error
+    print(f"return {shown.total:.1f} in {shown.steps} steps")
     print(out)
     print(strip)
     return 0

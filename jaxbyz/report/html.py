@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.config import CENTRAL, NAIVE, to_dict
+from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.registry import UsageError
 from jaxbyz.report import plots
+from jaxbyz.report.episodes import film
 from jaxbyz.report.replay import replay
 from jaxbyz.report.runs import check_same_environment, command, labels, rule_name, shares_over_time, table_of
 from jaxbyz.report.statistics import mean_and_std, stratified_iqm
@@ -183,27 +185,12 @@ def animated(runs: Sequence[RunData]) -> list[dict[str, Any]]:
 
 def _episode(run: RunData, path: Path) -> tuple[Path, str] | None:
     """The first seed's first agent plays once."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxbyz.config import build
-    from jaxbyz.environments.playback import play
-    from jaxbyz.environments.rendering import draw_frames, drawable, save_gif
-
     config = run.config
     if config.env not in drawable() or not run.policy:
         return None
-    algorithm = build(config, 1)
-    theta = jnp.asarray(run.policy[config.output][0, 0])
-    episode = play(algorithm.environment, algorithm.policy, theta, jax.random.key(0), config.horizon)
-    every = -(-len(episode.rewards) // FRAMES)
-    states = jax.tree.map(lambda leaf: leaf[::every], episode.states)
-    frames = draw_frames(config.env, algorithm.environment.params, states, 240, episode.actions[::every])
-    save_gif(frames, path, fps=25)
-    return (
-        path,
-        f"one episode of seed {config.seed}: return {episode.rewards.sum():.0f} in {len(episode.rewards)} steps",
-    )
+    shown = film(config, run.policy[config.output][0, 0], width=240, most=FRAMES)
+    save_gif(shown.frames, path, fps=25)
+    return path, f"one episode of seed {config.seed}: return {shown.total:.0f} in {shown.steps} steps"
 
 
 def _agreement(run: RunData, path: Path) -> tuple[Path, str] | None:

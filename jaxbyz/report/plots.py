@@ -189,9 +189,12 @@ def agreement_animation(trace: Trace, out: str | Path, *, fps: float = 4.0, size
         radius = 1.25 * float(np.abs(honest).max()) or 1.0  # proposals may all be the same
         for i in range(len(held)):
             frames.append(_agreement_frame(honest[: i + 1], told[i], radius, t, i, size))
-    path.parent.mkdir(parents=True, exist_ok=True)
     pictures = [frame.quantize(64, dither=Image.Dither.NONE) for frame in frames]
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=round(1000 / fps), loop=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=round(1000 / fps), loop=0)
+    except OSError as error:
+        raise UsageError(f"out={path}: cannot be written ({error.strerror})") from error
     return path
 
 
