@@ -1,4 +1,4 @@
-"""`python -m jaxbyz` is the command line."""
+"""`python -m jaxbyz` is the command `jaxbyz`."""
 
 from jaxbyz.cli import main
 

@@ -188,7 +188,7 @@ def transition(
     velocity = jnp.stack([hull, world.velocity[1], world.velocity[2]]) + fall
     new = EnvState(
         time=state.time,
-        world=physics.step(world._replace(velocity=velocity)),
+        world=physics.step(world._replace(velocity=velocity), state.over),
         shaping=state.shaping,
         wind_index=state.wind_index + blows,
         torque_index=state.torque_index + blows,

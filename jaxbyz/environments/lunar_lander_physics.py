@@ -47,7 +47,8 @@ once through a batching rule, however many axes are mapped, so that this choice 
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -220,38 +221,61 @@ def near_ground(world: World) -> tuple[jax.Array, jax.Array]:
 
 
 @functools.partial(jax.jit, static_argnames="sweeps")
-def _step_lanes(world: World, sweeps: int = VELOCITY_SWEEPS) -> World:
-    """Step every lane; arrays carry lanes on the last axis."""
-    lanes = world.still.shape[-1]
-    flown = _flight(world)
-    going = ~(world.crashed | world.asleep)
-    near, touching = (mask & going for mask in near_ground(world))
+def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) -> World:
+    """Step every lane that is not `over`; arrays carry lanes on the last axis."""
+    going = ~(over | world.crashed | world.asleep)
     if not on_cpu():
-        return jax.tree.map(lambda a, b: jnp.where(near, a, b), _grounded(world, flown, sweeps), flown)
-    chunk = min(lanes, max(32, lanes // 24))
-    arriving = near & ~touching
-    leading = touching.sum()
-    rank = jnp.where(touching, jnp.cumsum(touching) - 1, lanes + chunk)
-    rank = jnp.where(arriving, leading + jnp.cumsum(arriving) - 1, rank)
-    order = jnp.full(lanes + chunk, lanes, jnp.int32).at[rank].set(jnp.arange(lanes, dtype=jnp.int32), mode="drop")
-    count = leading + arriving.sum()
+        flown, near, _ = _flying(world)
+        grounded = _grounded(world, flown, sweeps)
+        moved = jax.tree.map(lambda a, b: jnp.where(near, a, b), grounded, flown)
+        return jax.tree.map(lambda a, b: jnp.where(going, a, b), moved, world)
+    lanes = world.still.shape[-1]
+    before = _packed(world)
+    spread = min(lanes, max(128, lanes // 8))
 
-    before, after = _packed(world), _packed(flown)
+    def fly(here: World) -> tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array]:
+        flown, near, touching = _flying(here)
+        return _packed(flown), near, touching
 
-    def body(carry: tuple) -> tuple:
+    nobody = jnp.zeros(lanes, bool)
+    after, near, touching = _in_groups(fly, (before,), (before, nobody, nobody), [going], spread)
+
+    def land(here: World, there: World) -> tuple[jax.Array, jax.Array]:
+        return _packed(_grounded(here, there, sweeps))
+
+    return _unpacked(*_in_groups(land, (before, after), after, [touching, near & ~touching], max(32, lanes // 24)))
+
+
+def _flying(world: World) -> tuple[World, jax.Array, jax.Array]:
+    """A step without ground, and which lanes need one with it: near the ground, and probably touching it."""
+    return _flight(world), *near_ground(world)
+
+
+def _in_groups(function: Callable, worlds: tuple, out: Any, kinds: list[jax.Array], size: int) -> Any:
+    """Replace `out` by function(*worlds) at chosen lanes, `size` lanes at a time; the others cost nothing.
+
+    worlds: packed; kinds: disjoint masks [L], lanes of the first kind are taken first; out: arrays with lanes last.
+    """
+    lanes = kinds[0].shape[0]
+    size = min(size, lanes)
+    rank, count = jnp.full(lanes, lanes + size), jnp.int32(0)
+    for kind in kinds:
+        rank = jnp.where(kind, count + jnp.cumsum(kind) - 1, rank)
+        count += kind.sum()
+    order = jnp.full(lanes + size, lanes, jnp.int32).at[rank].set(jnp.arange(lanes, dtype=jnp.int32), mode="drop")
+
+    def group(carry: tuple) -> tuple:
         first, out = carry
-        chosen = lax.dynamic_slice(order, (first,), (chunk,))
-        packed = jax.tree.map(lambda a: jnp.take(a, chosen, axis=1, mode="clip"), (before, after))
-        here, there = _unpacked(*packed[0]), _unpacked(*packed[1])
+        chosen = lax.dynamic_slice(order, (first,), (size,))
+        picked = [_unpacked(*(jnp.take(rows, chosen, axis=-1, mode="clip") for rows in world)) for world in worlds]
         spare = chosen >= lanes  # the last group has room left: nothing there touches anything
-        here = here._replace(
-            terrain=jnp.where(spare, -100.0, here.terrain), touching=jnp.where(spare, 0, here.touching)
+        picked[0] = picked[0]._replace(
+            terrain=jnp.where(spare, -100.0, picked[0].terrain), touching=jnp.where(spare, 0, picked[0].touching)
         )
-        part = _packed(_grounded(here, there, sweeps))
-        return first + chunk, jax.tree.map(lambda a, b: a.at[:, chosen].set(b, mode="drop"), out, part)
+        part = function(*picked)
+        return first + size, jax.tree.map(lambda a, b: a.at[..., chosen].set(b, mode="drop"), out, part)
 
-    _, changed = lax.while_loop(lambda carry: carry[0] < count, body, (jnp.zeros_like(count), after))
-    return _unpacked(*changed)
+    return lax.while_loop(lambda carry: carry[0] < count, group, (jnp.zeros_like(count), out))[1]
 
 
 _SHAPES = World._make([(11,), (3, 3), (3, 3), (2, 4), (2, 4), (2, 4, 2), (2,), (2,), (), (), ()])  # of one lane
@@ -285,20 +309,26 @@ def _unpacked(floats: jax.Array, integers: jax.Array) -> World:
 
 
 @jax.custom_batching.custom_vmap
-def step(world: World) -> World:
-    """Advance by 1/50 s; forces and engine impulses are already in `world.velocity`. Any leading batch axes."""
+def step(world: World, over: jax.Array) -> World:
+    """Advance by 1/50 s; forces and engine impulses are already in `world.velocity`. Any leading batch axes.
+
+    Lanes that are `over` stay as they are and cost nothing.
+    """
     batch = world.still.shape
     ranks = World._make(len(shape) for shape in _SHAPES)
     lanes = jax.tree.map(lambda a, rank: jnp.moveaxis(a.reshape(-1, *a.shape[a.ndim - rank :]), 0, -1), world, ranks)
     with jax.numpy_rank_promotion("allow"):  # inside, whatever is per lane applies along all leading axes
-        lanes = _step_lanes(lanes)
+        lanes = _step_lanes(lanes, over.reshape(-1))
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*batch, *a.shape[:-1]), lanes)
 
 
 @step.def_vmap
-def _step_batch(axis_size: int, in_batched: list[World], world: World) -> tuple[World, World]:
-    world = jax.tree.map(lambda a, b: a if b else jnp.broadcast_to(a, (axis_size, *a.shape)), world, in_batched[0])
-    return step(world), jax.tree.map(lambda _: True, world)
+def _step_batch(axis_size: int, in_batched: list[Any], world: World, over: jax.Array) -> tuple[World, World]:
+    def spread(leaf: jax.Array, batched: bool) -> jax.Array:
+        return leaf if batched else jnp.broadcast_to(leaf, (axis_size, *leaf.shape))
+
+    world, over = jax.tree.map(spread, (world, over), tuple(in_batched))
+    return step(world, over), jax.tree.map(lambda _: True, world)
 
 
 def assembled(terrain: jax.Array, x: float, y: float, push: jax.Array, fall: jax.Array) -> World:
