@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import numbers
-import types
 import typing
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -25,8 +23,8 @@ from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator, incompa
 from jaxbyz.page import PREVIOUS, Page
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, mlp_policy
 from jaxbyz.presets import DEFAULT_PRESET, PRESETS
-from jaxbyz.registry import Entry, UsageError, parse_spec
-from jaxbyz.rules import aggregators, pre_aggregators
+from jaxbyz.registry import Entry, UsageError, parse_spec, typed
+from jaxbyz.rules import aggregators, check_rule, pre_aggregators
 from jaxbyz.schedules import schedules
 
 CENTRAL = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg", "byz-vr-marina-pg")  # algorithms with a trusted server
@@ -110,35 +108,18 @@ def resolve(preset: str | None = None, **given: Any) -> Config:
         if name not in FIELDS:
             near = difflib.get_close_matches(name, FIELDS, n=1)
             raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""))
+    given = {name: typed(name, HINTS[name], value) for name, value in given.items()}
+    preset = typed("preset", str | None, preset)
     if preset is None:
         preset = DEFAULT_PRESET.get(given.get("env", Config.env), "default")
     if preset not in PRESETS:
         near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.3)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"preset={preset!r} is unknown{hint} known: {', '.join(PRESETS)}")
-    config = Config(**{**PRESETS[preset][1], **{name: typed(name, value) for name, value in given.items()}})
+    config = Config(**{**PRESETS[preset][1], **given})
     if config.algorithm == "page-pg":
         config = dataclasses.replace(config, agents=1, byzantine=0, attack="none")
     return check(config)
-
-
-def typed(name: str, value: Any) -> Any:
-    """The value in the type its option has (a list of sizes becomes a tuple), or a one-line error."""
-    kinds = typing.get_args(HINTS[name]) if typing.get_origin(HINTS[name]) is types.UnionType else (HINTS[name],)
-    if value is None and type(None) in kinds:
-        return None
-    kind, number = kinds[0], isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if kind in (str, bool) and isinstance(value, kind):
-        return value
-    if kind in (int, float) and number and (kind is float or float(value).is_integer()):
-        return kind(value)
-    if kind is str and isinstance(value, int) and not isinstance(value, bool):  # kappa=4
-        return str(value)
-    sizes = value if isinstance(value, list | tuple) else [None]
-    if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
-        return tuple(sizes)
-    wanted = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    raise UsageError(f"{name}={str(value)[:60]!r} is not {wanted.get(kind, 'a list of sizes like [16, 16]')}")
 
 
 def check(config: Config) -> Config:
@@ -260,10 +241,14 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
     agreement = make_agreement(config.agreement, K, f, config.kappa_rounds())
     if agreement is not None:
         agreement = agreement._replace(tolerance=config.tolerance)
+    aggregator = make_rule(rule_spec(config), K, f)
+    check_rule(aggregator, K, policy.size)
+    if agreement is not None:
+        check_rule(agreement.rule, K, policy.size)
     parts: dict[str, Any] = {
         "agents": K,
         "byzantine": f,
-        "aggregator": make_rule(rule_spec(config), K, f),
+        "aggregator": aggregator,
         "agreement": agreement,
         "optimizer": getattr(optax, config.optimizer)(eta),
         "attack": make_attack(config.attack, K, f),
@@ -289,4 +274,4 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(values: dict[str, Any]) -> Config:
     """Back from JSON; checked."""
-    return check(Config(**{name: typed(name, values[name]) for name in FIELDS if name in values}))
+    return check(Config(**{name: typed(name, HINTS[name], values[name]) for name in FIELDS if name in values}))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import numbers
+import types
+import typing
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -29,18 +33,58 @@ class Entry(NamedTuple):
         bound = self.limit * agents
         return max(0, int(bound) - (bound.denominator == 1))
 
-    def build(self, agents: int, byzantine: int, **options: Any) -> Any:
-        """Call the factory with what it takes of `agents` and `byzantine`, and with the options given."""
+    def build(self, agents: int, byzantine: int, /, **options: Any) -> Any:
+        """Call the factory with what it takes of `agents` and `byzantine`, and with the options given; an option
+        `byzantine` lets a rule defend against another number than the run's."""
         known = inspect.signature(self.factory).parameters
         for option in options:
-            if option not in known:
+            if option not in known or option == "agents":
                 allowed = ", ".join(p for p in known if p not in ("agents", "byzantine")) or "none"
                 raise UsageError(f"{self.name}: unknown option {option!r}; options: {allowed}")
+        hints = option_types(self.factory)
+        options = {name: typed(f"{self.name}: {name}", hints.get(name, Any), value) for name, value in options.items()}
+        if "byzantine" in options and not 0 <= (f := options["byzantine"]) < agents:
+            raise UsageError(f"{self.name}: byzantine={f} of agents={agents}: between 0 and {agents - 1}")
         given = {"agents": agents, "byzantine": byzantine}
         try:
             return self.factory(**{k: v for k, v in given.items() if k in known and k not in options}, **options)
-        except TypeError as error:
+        except UsageError:
+            raise
+        except (TypeError, ValueError, ArithmeticError) as error:
             raise UsageError(f"{self.name}: {error}") from error
+
+
+def option_types(factory: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a factory's arguments, those of what a partial wraps; none where they cannot be found out."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    try:
+        return typing.get_type_hints(factory)
+    except (NameError, TypeError):
+        return {}
+
+
+def typed(name: str, hint: Any, value: Any) -> Any:
+    """The value in the type its option has, or a one-line error; a list of sizes becomes a tuple."""
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    kind, number = kinds[0], isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if kind not in WANTED and typing.get_origin(kind) is not tuple:
+        return value
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if kind in (int, float) and number and (kind is float or float(value).is_integer()):
+        return kind(value)
+    if kind is str and isinstance(value, int) and not isinstance(value, bool):  # kappa=4
+        return str(value)
+    sizes = value if isinstance(value, list | tuple) else [None]
+    if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
+        return tuple(sizes)
+    raise UsageError(f"{name}={str(value)[:60]!r} is not {WANTED.get(kind, 'a list of sizes like [16, 16]')}")
+
+
+WANTED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 class Registry:

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
+
 Memory = Any  # a pytree of arrays the adversary carries from iteration to iteration; () for none
 
 
@@ -84,7 +86,7 @@ def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> At
         shape, (K, D) = sent.shape, view.messages.shape
         if shape not in ((K, D), (K, K, D)):
             name = getattr(function, "__name__", repr(function))
-            raise ValueError(f"attack {name!r} returned shape {shape}: it must be {(K, D)} or {(K, K, D)}")
+            raise UsageError(f"attack {name!r} returned shape {shape}: it must be {(K, D)} or {(K, K, D)}")
         return sent if sent.ndim == 2 else sent[receiver]
 
     return Attack(gradients=forge, equivocates=True)
@@ -96,7 +98,7 @@ Place = Literal["gradients", "parameters", "both"]
 def on_messages(forge: Forge, on: Place, *, equivocates: bool = False, mirrored: bool = False, **rest: Any) -> Attack:
     """An attack that forges with one function in the places named by `on`; `mirrored` wraps it in `mirror`."""
     if on not in ("gradients", "parameters", "both"):
-        raise ValueError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
+        raise UsageError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
     if mirrored:
         forge, equivocates = mirror(forge), True
     return Attack(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Interference
+from jaxbyz.registry import UsageError
 
 
 def constant_action(*, action: float = 0.0) -> Attack:
@@ -17,11 +18,11 @@ def constant_action(*, action: float = 0.0) -> Attack:
     Discrete actions: number ⌊action⌋, at most n − 1. Continuous: low + action·(high − low), action in [0, 1].
     """
     if action < 0:
-        raise ValueError(f"action={action}: at least 0")
+        raise UsageError(f"action={action}: at least 0")
 
     def interfere(space: Any) -> Interference:
         if not space.discrete and action > 1:
-            raise ValueError(f"action={action}: a continuous action is a fraction of the range, between 0 and 1")
+            raise UsageError(f"action={action}: a continuous action is a fraction of the range, between 0 and 1")
 
         def act(u: Array, chosen: Array) -> Array:
             if space.discrete:

@@ -23,6 +23,7 @@ from jaxbyz.attacks.base import (
 )
 from jaxbyz.attacks.line_search import SAMPLES, length, scales
 from jaxbyz.attacks.statistical import DIRECTIONS, alie_z, furthest_by_max, furthest_by_sum, perturbation
+from jaxbyz.registry import UsageError
 
 OBJECTIVES = ("distance", "inner", "diameter")
 FAR = 1e4  # how far the ascent may carry a lie, in honest spreads; starts may lie farther
@@ -69,11 +70,11 @@ def gradient_found(
     Cost: about 80 + K + restarts·steps applications of the rule, one backward pass each in the climb.
     """
     if objective not in (None, *OBJECTIVES):
-        raise ValueError(f"objective={objective!r}: one of {', '.join(OBJECTIVES)}")
+        raise UsageError(f"objective={objective!r}: one of {', '.join(OBJECTIVES)}")
     if steps < 0 or restarts < 1:
-        raise ValueError(f"steps={steps}, restarts={restarts}: at least 0 and 1")
+        raise UsageError(f"steps={steps}, restarts={restarts}: at least 0 and 1")
     if on not in ("gradients", "parameters", "both"):
-        raise ValueError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
+        raise UsageError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
 
     def forge(goal: str) -> Forge:
         def forged(key: PRNGKeyArray, view: View, receiver: Array) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Place, View, honest_mean, honest_squares, on_messages, same_for_all
+from jaxbyz.registry import UsageError
 
 
 def sign_flip(*, scale: float = 1.0, of: str = "own", on: Place = "gradients", equivocate: bool = False) -> Attack:
@@ -15,7 +16,7 @@ def sign_flip(*, scale: float = 1.0, of: str = "own", on: Place = "gradients", e
     On gradients by default: gradient ascent becomes descent. FedPG-BR's sign flip is scale=2.5. Li et al. 2019 (RSA).
     """
     if of not in ("own", "mean"):
-        raise ValueError(f"of={of!r}: 'own' or 'mean'")
+        raise UsageError(f"of={of!r}: 'own' or 'mean'")
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         if of == "own":

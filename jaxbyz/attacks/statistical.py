@@ -18,6 +18,7 @@ from jaxbyz.attacks.base import (
     on_messages,
     same_for_all,
 )
+from jaxbyz.registry import UsageError
 
 DIRECTIONS = ("std", "unit", "sign")
 
@@ -58,7 +59,7 @@ def perturbation(view: View, direction: str) -> Float[Array, " D"]:
         return -mean / jnp.maximum(jnp.linalg.norm(mean), jnp.finfo(mean.dtype).tiny)
     if direction == "sign":
         return -jnp.sign(mean)
-    raise ValueError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
+    raise UsageError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
 
 
 def furthest_by_max(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
@@ -115,7 +116,7 @@ def min_sum(*, direction: str = "std", on: Place = "both", equivocate: bool = Fa
 
 def _check(direction: str) -> None:
     if direction not in DIRECTIONS:
-        raise ValueError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
+        raise UsageError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
 
 
 def mimic(*, target: int = 0, on: Place = "both") -> Attack:

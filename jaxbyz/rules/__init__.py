@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from jaxbyz.registry import Registry
-from jaxbyz.rules.base import Outcome, Receiver, Rule, chain, from_function, mix, usable, weighted
+from jaxbyz.rules.base import Outcome, Receiver, Rule, chain, check_rule, from_function, mix, usable, weighted
 from jaxbyz.rules.bucketing import bucket_size, bucketing
 from jaxbyz.rules.clipping import arc, centered_clipping, clipping
 from jaxbyz.rules.coordinatewise import meamed, median, trimmed_mean
@@ -69,6 +69,7 @@ __all__ = [
     "centered_clipping",
     "cge",
     "chain",
+    "check_rule",
     "clipping",
     "dnc",
     "fedpg_br",

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows
 
 State = Any  # a pytree of arrays; () for a rule without memory
@@ -115,7 +116,7 @@ def from_function(function: Callable[..., Array]) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         vector = function(key, messages) if takes_key else function(messages)
         if vector.shape != messages.shape[1:]:
-            raise ValueError(
+            raise UsageError(
                 f"aggregator {getattr(function, '__name__', function)!r} returned shape {vector.shape} for messages "
                 f"{messages.shape}: it must return one vector of shape {messages.shape[1:]}"
             )
@@ -170,6 +171,11 @@ def _rows_of(rule: Rule) -> Callable[[Array], Array]:
         return rule.apply(jax.random.key(0), messages, Receiver(messages[0], jnp.int32(0)), state).rows
 
     return rows
+
+
+def check_rule(rule: Rule, n: int, D: int) -> None:
+    """Try a rule on the shapes it will meet, so that one that does not fit is refused before anything is trained."""
+    jax.eval_shape(_rows_of(rule), jax.ShapeDtypeStruct((n, D), jnp.float32))
 
 
 def largest_square(dtype: Any) -> Any:

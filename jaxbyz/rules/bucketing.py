@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, usable
 from jaxbyz.rules.distances import ranks
 
@@ -25,7 +26,7 @@ def bucketing(size: int = 2) -> Rule:
     Cost n·D (a product of n²·D/s for a small n).
     """
     if size < 1:
-        raise ValueError(f"bucketing size={size}: at least 1")
+        raise UsageError(f"bucketing size={size}: at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, largest_square, squared_norms, usable
 from jaxbyz.rules.distances import lowest
 
@@ -26,7 +27,7 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
     moves nothing.
     """
     if radius <= 0 or rounds < 1:
-        raise ValueError(f"centered-clipping: radius={radius}, rounds={rounds}: both must be positive")
+        raise UsageError(f"centered-clipping: radius={radius}, rounds={rounds}: both must be positive")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
@@ -50,7 +51,7 @@ def clipping(*, radius: float = 2.0) -> Rule:
     has to stand (breakdown point 0 before the mean, an error of at most 2c·f/n).
     """
     if radius <= 0:
-        raise ValueError(f"clipping: radius={radius} must be positive")
+        raise UsageError(f"clipping: radius={radius} must be positive")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         squares = squared_norms(messages)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
 from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
 
@@ -157,7 +158,7 @@ def trimmed_mean(byzantine: int = 0) -> Rule:
 
     def select(n: int) -> Selection:
         if 2 * byzantine >= n:
-            raise ValueError(f"trimmed-mean: byzantine={byzantine} of {n} messages leaves none: at most {(n - 1) // 2}")
+            raise UsageError(f"trimmed-mean: byzantine={byzantine} of {n} messages leaves none: at most {(n - 1) // 2}")
         return middle(byzantine)
 
     return _coordinatewise(select)
@@ -171,7 +172,7 @@ def meamed(byzantine: int = 0) -> Rule:
 
     def select(n: int) -> Selection:
         if 2 * byzantine >= n:
-            raise ValueError(f"meamed: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
+            raise UsageError(f"meamed: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
         return around_median(byzantine)
 
     return _coordinatewise(select)

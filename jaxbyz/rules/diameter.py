@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, largest_square, mix, squared_norms, weighted
 from jaxbyz.rules.distances import lowest, neighbour_sums, ranks, squared_distances
 
@@ -165,7 +166,7 @@ def mda(byzantine: int = 0) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise ValueError(f"mda: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"mda: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         kept = minimum_diameter_subset(squares, byzantine)
         return chosen(kept.astype(messages.dtype), jnp.isfinite(jnp.diagonal(squares)))
@@ -183,7 +184,7 @@ def monna(byzantine: int = 0) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise ValueError(f"monna: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"monna: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         squares = squared_norms(jax.lax.stop_gradient(messages - receiver.own[None]))
         ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
         squares = jnp.where(ok, squares, jnp.inf)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, inverse_norm_above, largest_square, mix, squared_norms, weighted
 from jaxbyz.rules.distances import centred_gram
 from jaxbyz.rules.sorting import computed_once, median_rows
@@ -24,9 +25,9 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
     Breakdown point 1/2; cost rounds·n·D, or n²·D for at most 2·rounds messages.
     """
     if start not in ("median", "zero"):
-        raise ValueError(f"rfa: start={start!r} is unknown: median or zero")
+        raise UsageError(f"rfa: start={start!r} is unknown: median or zero")
     if rounds < 1:
-        raise ValueError(f"rfa: rounds={rounds}: at least 1")
+        raise UsageError(f"rfa: rounds={rounds}: at least 1")
 
     def weights(messages: Array) -> Array:
         few = start == "median" and messages.shape[0] <= 2 * rounds

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, squared_norms, usable
 from jaxbyz.rules.distances import lowest
 
@@ -32,7 +33,7 @@ def clipped_gossip(
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         if messages.shape[0] != K:
-            raise ValueError(f"clipped-gossip: {messages.shape[0]} messages on a graph of {K} agents")
+            raise UsageError(f"clipped-gossip: {messages.shape[0]} messages on a graph of {K} agents")
         dtype = messages.dtype
         row = jnp.asarray(weights, dtype)[receiver.index]
         near = jnp.asarray(linked)[receiver.index]

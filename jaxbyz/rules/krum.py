@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, weighted
 from jaxbyz.rules.coordinatewise import around_median, cast_votes, mean_over_parameters, selected_mean
 from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
@@ -16,7 +17,7 @@ def krum_scores(squares: Float[Array, "n n"], byzantine: int, neighbours: int | 
     n = squares.shape[0]
     count = n - byzantine if neighbours is None else neighbours + 1
     if not 1 <= count <= n:
-        raise ValueError(f"krum: neighbours={count - 1} of {n} messages: between 0 and {n - 1}")
+        raise UsageError(f"krum: neighbours={count - 1} of {n} messages: between 0 and {n - 1}")
     return neighbour_sums(squares, count)
 
 
@@ -41,7 +42,7 @@ def multi_krum(byzantine: int = 0, *, selected: int | None = None, neighbours: i
         n = messages.shape[0]
         m = n - byzantine if selected is None else selected
         if not 1 <= m <= n:
-            raise ValueError(f"multi-krum: selected={m} of {n} messages: between 1 and {n}")
+            raise UsageError(f"multi-krum: selected={m} of {n} messages: between 1 and {n}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         scores = krum_scores(squares, byzantine, neighbours)
         return chosen(lowest(scores, m), jnp.isfinite(jnp.diagonal(squares)))
@@ -61,7 +62,7 @@ def bulyan(byzantine: int = 0) -> Rule:
         n = messages.shape[0]
         theta = n - 2 * byzantine
         if theta - 2 * byzantine < 1:
-            raise ValueError(f"bulyan: byzantine={byzantine} of {n} messages: at most {(n - 1) // 4}")
+            raise UsageError(f"bulyan: byzantine={byzantine} of {n} messages: at most {(n - 1) // 4}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         picked = _take_in_turn(squares, byzantine, theta)
         ok = jnp.isfinite(jnp.diagonal(squares))[picked]

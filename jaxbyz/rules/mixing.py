@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix
 from jaxbyz.rules.distances import nearest, neighbour_sums, squared_distances
 
@@ -21,7 +22,7 @@ def nnm(byzantine: int = 0) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise ValueError(f"nnm: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"nnm: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         ok = jnp.isfinite(jnp.diagonal(squares))
         tightest = jnp.argmin(neighbour_sums(squares, n - byzantine))

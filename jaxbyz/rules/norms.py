@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, chosen, squared_norms, usable, weighted
 from jaxbyz.rules.distances import lowest
 
@@ -20,7 +21,7 @@ def cge(byzantine: int = 0) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise ValueError(f"cge: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"cge: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         ok = usable(messages)
         squares = jnp.where(ok, squared_norms(jax.lax.stop_gradient(messages)), jnp.inf)
         return chosen(lowest(squares, n - byzantine), ok)

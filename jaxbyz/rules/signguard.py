@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, squared_norms, usable
 from jaxbyz.rules.clipping import clip_factors
 from jaxbyz.rules.distances import neighbour_sums
@@ -62,7 +63,7 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
     first are taken.
     """
     if not 0 < fraction <= 1:
-        raise ValueError(f"signguard: fraction={fraction}: above 0, at most 1")
+        raise UsageError(f"signguard: fraction={fraction}: above 0, at most 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         D = messages.shape[1]

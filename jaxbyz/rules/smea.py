@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, chosen, weighted
 from jaxbyz.rules.distances import centred_gram
 from jaxbyz.rules.spectral import projections, weighted_gram
@@ -223,7 +224,7 @@ def smea(byzantine: int = 0, *, subsets: int = 20_000) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if 2 * byzantine >= n:
-            raise ValueError(f"smea: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
+            raise UsageError(f"smea: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
         gram, ok = centred_gram(jax.lax.stop_gradient(messages))
         if byzantine == 0:
             kept = jnp.ones(n, gram.dtype)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, usable, weighted
 from jaxbyz.rules.distances import centred_gram, lowest
 
@@ -72,7 +73,7 @@ def caf(byzantine: int = 0) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if 2 * byzantine >= n:
-            raise ValueError(f"caf: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
+            raise UsageError(f"caf: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
         gram, ok = centred_gram(messages)
 
         def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -112,7 +113,7 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
     nothing left, those dropped least often stay.
     """
     if rounds < 1 or coordinates < 1:
-        raise ValueError(f"dnc: rounds={rounds}, coordinates={coordinates}: both at least 1")
+        raise UsageError(f"dnc: rounds={rounds}, coordinates={coordinates}: both at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n, D = messages.shape

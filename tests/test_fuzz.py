@@ -1,0 +1,190 @@
+"""Random configurations of tiny size: each trains with finite honest parameters, or is refused in one line."""
+
+from __future__ import annotations
+
+import faulthandler
+import inspect
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from jaxbyz import experiment
+from jaxbyz.agreements import agreements
+from jaxbyz.algorithms import algorithms
+from jaxbyz.attacks import attacks
+from jaxbyz.config import COINS, FIELDS, NAIVE, OPTIMIZERS, OUTPUTS, resolve
+from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS
+from jaxbyz.page import PREVIOUS
+from jaxbyz.policies import ACTIVATIONS, INITIALISERS
+from jaxbyz.presets import PRESETS
+from jaxbyz.registry import UsageError
+from jaxbyz.rules import aggregators, pre_aggregators
+from jaxbyz.schedules import schedules
+
+QUICK = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Catch-bsuite", "DiscountingChain-bsuite", "PointRobot-misc")
+EXPECTED_NAN = {"shares", "byzantine_weight"}  # of a rule that does not know its senders' shares
+
+
+def mostly(sensible: st.SearchStrategy, *strange) -> st.SearchStrategy:
+    """Sensible values, and a strange one in thirty."""
+    return st.integers(0, 29).flatmap(lambda i: st.sampled_from(strange) if i == 29 else sensible)
+
+
+def sizes(least: int, most: int) -> st.SearchStrategy:
+    return mostly(st.integers(least, most), 0, -1, "3", 2.5, None, True)
+
+
+def numbers(*sensible: float) -> st.SearchStrategy:
+    strange = (0.0, -1.0, 1e-30, 1e30, 3.4e38, float("inf"), float("nan"), "0.1", None)
+    return mostly(st.sampled_from(sensible), *strange)
+
+
+def any_of(names) -> st.SearchStrategy:
+    return mostly(st.sampled_from(sorted(names)), "", "nothing", 3, None)
+
+
+def component(registry, *more: str) -> st.SearchStrategy:
+    """A name with options: known ones with values that fit or do not, unknown ones, names that do not exist."""
+
+    def spec(entry) -> st.SearchStrategy:
+        known = list(inspect.signature(entry.factory).parameters)
+        if not known:
+            return st.just(entry.name)
+        values = st.sampled_from(["0", "1", "2", "-1", "0.5", "1e9", "nan", "inf", "true", "none", "both", "abc", ""])
+        one = st.tuples(st.sampled_from(known), values).map(lambda pair: f"{entry.name}:{pair[0]}={pair[1]}")
+        return st.integers(0, 3).flatmap(lambda i: one if i == 3 else st.just(entry.name))
+
+    return mostly(st.sampled_from(list(registry)).flatmap(spec), *more, "", "nothing", ":", "mean:=1", "mean:x=1", 7)
+
+
+REQUIRED = {
+    "agents": sizes(1, 6),
+    "N": sizes(1, 4),
+    "B": sizes(1, 3),
+    "horizon": sizes(1, 9),
+    "hidden": mostly(st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple), (), (0,), 3, ("a",)),
+    "trajectories": sizes(1, 12),
+    "seeds": sizes(1, 2),
+}
+OPTIONAL = {
+    "byzantine": sizes(0, 3),
+    "algorithm": any_of(algorithms.names()),
+    "attack": component(attacks, "none"),
+    "schedule": any_of(schedules.names()),
+    "aggregator": component(aggregators),
+    "pre_aggregator": component(pre_aggregators, "bucketing+nnm", "nnm+", "+"),
+    "agreement": component(agreements, "none"),
+    "kappa": mostly(st.sampled_from(["1", "2", 2, "theorem"]), "0", "-1", "x", "", "3.5", "²", "9" * 30),
+    "tolerance": st.one_of(st.none(), numbers(1e-3, 0.1)),
+    "seed": mostly(st.integers(0, 2**31), 2**32 - 1, 2**32, -1, 2**70),
+    "coin": any_of(COINS),
+    "p": numbers(0.2, 0.5, 1.0),
+    "period": st.one_of(st.none(), sizes(1, 4)),
+    "eta": numbers(1e-3, 0.1),
+    "eta_end": st.one_of(st.none(), numbers(1e-4)),
+    "optimizer": any_of(OPTIMIZERS),
+    "gamma": numbers(0.9, 0.999),
+    "estimator": any_of(ESTIMATORS),
+    "baseline": any_of(BASELINES),
+    "baseline_value": numbers(0.0, 5.0),
+    "weights": any_of(WEIGHTS),
+    "weight_clip": st.one_of(st.none(), numbers(1.0, 2.0)),
+    "previous": any_of(PREVIOUS),
+    "clip_norm": st.one_of(st.none(), numbers(1.0)),
+    "activation": any_of(ACTIVATIONS),
+    "output_activation": any_of(ACTIVATIONS),
+    "output_scale": numbers(1.0, 3.0),
+    "initialiser": any_of(INITIALISERS),
+    "output": any_of(OUTPUTS),
+    "unsafe": mostly(st.booleans(), "yes", None),
+    "preset": any_of([*PRESETS]),
+    "env": any_of(QUICK),
+}
+
+
+def configurations(most_options: int = 7) -> st.SearchStrategy:
+    """Tiny sizes and a handful of other options at once."""
+    chosen = st.lists(st.sampled_from(sorted(OPTIONAL)), max_size=most_options, unique=True)
+    return chosen.flatmap(lambda names: st.fixed_dictionaries({**REQUIRED, **{n: OPTIONAL[n] for n in names}}))
+
+
+def refusal(error: UsageError) -> str:
+    text = str(error)
+    assert text and "\n" not in text and len(text) < 1500, f"not one line: {text!r}"
+    return "refused"
+
+
+def drafted(options: dict) -> str:
+    """Check, build and trace one iteration: `refused`, or `fit`."""
+    try:
+        plan = experiment.plan(resolve(**options))
+        state = jax.eval_shape(plan.algorithm.init, jax.eval_shape(lambda: jax.random.key(0)))
+        after, metrics = jax.eval_shape(plan.algorithm.step, state, jax.ShapeDtypeStruct((), bool))
+    except UsageError as error:
+        return refusal(error)
+    shape = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)  # noqa: E731
+    assert shape(after) == shape(state) and metrics.returns.shape == ()
+    return "fit"
+
+
+def trained(options: dict) -> str:
+    """Train for real: `refused`, `trained`, or `stopped`, which only what is not tolerant may be."""
+    try:
+        config = resolve(**options)
+        done = experiment.run(config)
+    except UsageError as error:
+        return refusal(error)
+    if not done.finite:
+        naive = config.algorithm in NAIVE or config.aggregator.startswith("mean") or config.unsafe
+        enormous = config.eta > 1 or config.output_scale > 1e3 or abs(config.baseline_value) > 1e3
+        assert naive or enormous, f"{options}: honest parameters are not finite"
+        return "stopped"
+    honest = ~done.metrics["byzantine"][:, -1].astype(bool)
+    for name, values in done.policy.items():
+        rows = values if values.shape[1] == 1 else values[honest]
+        assert np.isfinite(rows).all(), f"{options}: {name} has a number that is none"
+    for name, values in done.metrics.items():
+        assert name in EXPECTED_NAN or np.isfinite(values).all(), f"{options}: {name} has a number that is none"
+    return "trained"
+
+
+def fuzzed(check, examples: int, seed_phase: bool = True) -> dict[str, int]:
+    counts: dict[str, int] = {}
+
+    @settings(
+        max_examples=examples, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+    )  # fmt: skip
+    @given(configurations())
+    def run(options):
+        faulthandler.dump_traceback_later(600, exit=True)  # a hang ends the tests, and says where it was
+        outcome = check(options)
+        faulthandler.cancel_dump_traceback_later()
+        counts[outcome] = counts.get(outcome, 0) + 1
+
+    run()
+    return counts
+
+
+def test_every_option_is_fuzzed():
+    assert set(REQUIRED) | set(OPTIONAL) >= set(FIELDS) - {"start", "anchor"}
+
+
+def test_a_few_configurations_fit_or_are_refused():
+    counts = fuzzed(drafted, 25)
+    assert counts["fit"] >= 2 and counts["refused"] >= 2
+
+
+@pytest.mark.slow
+def test_a_thousand_configurations_fit_or_are_refused():
+    counts = fuzzed(drafted, 1200)
+    assert counts["fit"] >= 200 and counts["refused"] >= 200
+
+
+@pytest.mark.slow
+def test_configurations_train_or_are_refused():
+    counts = fuzzed(trained, 150)
+    assert counts["trained"] >= 30
