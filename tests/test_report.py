@@ -359,8 +359,30 @@ def test_plain_lines_say_how_it_goes(capsys):
         lines.update(Progress(60, 60, 100, 20.0, 9e3, {}))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "compiling …"
-    assert said[1].startswith("iteration 20/60  40/100 trajectories  return 17.2  ")
+    assert said[1] == "iteration 20/60  40/100 trajectories  return 17.2  0 s"  # no pace: compilation is in it
     assert said[2].startswith("iteration 60/60  100/100 trajectories  return 20.0  ") and said[2].endswith(" 0 s left")
+    assert "steps/s" in said[2]
+
+
+def test_the_bar_says_how_it_goes(monkeypatch):
+    import io
+
+    import rich.console
+
+    from jaxbyz.cli.progress import Bar
+    from jaxbyz.reporters import Progress
+
+    screen, console = io.StringIO(), rich.console.Console
+    monkeypatch.setattr(
+        "rich.console.Console", lambda stderr: console(file=screen, force_terminal=True, width=130, height=20)
+    )
+    bar = Bar(total=100)
+    with bar:
+        bar.update(Progress(20, 60, 40, 17.25, 5e3, {}))
+        bar.update(Progress(60, 60, 100, 20.0, 9e6, {}))
+    last = screen.getvalue()
+    for part in ("compiling", "60/60 iterations", "100/100 trajectories", "M steps/s", "0:00:00 left"):
+        assert part in last, part
 
 
 # ---- doctor and completion -----------------------------------------------------------------------------------------

@@ -11,23 +11,21 @@ from jaxbyz.reporters import Progress, Reporter
 
 
 class Pace:
-    """Steps a second and seconds left, from the second segment on without the time that compilation took."""
+    """Steps a second and seconds left, counted from the first report on: what came before was mostly compilation."""
 
     def __init__(self) -> None:
-        self.started = time.monotonic()
         self.first: tuple[float, Progress] | None = None
 
-    def __call__(self, progress: Progress) -> tuple[float, float]:
-        """(environment steps a second, seconds left)."""
+    def __call__(self, progress: Progress) -> tuple[float, float] | None:
+        """(environment steps a second, seconds left); None for the first report."""
         now = time.monotonic()
         if self.first is None:
             self.first = now, progress
-            since, steps, iterations = self.started, progress.steps, progress.iteration
-        else:
-            since, before = self.first
-            steps, iterations = progress.steps - before.steps, progress.iteration - before.iteration
-        spent = max(now - since, 1e-9)
-        return steps / spent, spent * (progress.iterations - progress.iteration) / max(iterations, 1)
+            return None
+        since, before = self.first
+        spent, iterations = max(now - since, 1e-9), progress.iteration - before.iteration
+        left = spent * (progress.iterations - progress.iteration) / max(iterations, 1)
+        return (progress.steps - before.steps) / spent, left
 
 
 class Silent:
@@ -60,14 +58,14 @@ class Lines:
     def update(self, progress: Progress) -> None:
         """Print if it is time, or if this is the end."""
         now = time.monotonic()
-        rate, left = self.pace(progress)
+        pace = self.pace(progress)
         if now - self.last < self.every and progress.iteration < progress.iterations:
             return
         self.last = now
         print(
             f"iteration {progress.iteration}/{progress.iterations}  {progress.trajectories}/{self.total} trajectories  "
-            f"return {progress.honest_return:.1f}  {rate:,.0f} steps/s  "
-            f"{now - self.started:.0f} s  {left:.0f} s left",
+            f"return {progress.honest_return:.1f}  {now - self.started:.0f} s"
+            + ("" if pace is None else f"  {pace[0]:,.0f} steps/s  {pace[1]:.0f} s left"),
             file=sys.stderr,
             flush=True,
         )
@@ -102,15 +100,15 @@ class Bar:
 
     def update(self, progress: Progress) -> None:
         """Move the bar."""
-        rate, left = self.pace(progress)
+        pace = self.pace(progress)
         self.bar.update(
             self.task,
             description=f"{progress.iteration}/{progress.iterations} iterations",
             total=progress.iterations,
             completed=progress.iteration,
-            numbers=f"{progress.trajectories}/{self.total} trajectories  return [bold]{progress.honest_return:.1f}[/]  "
-            f"{rate / 1e6:.2f} M steps/s",
-            left=f"{timedelta(seconds=round(left))} left",
+            numbers=f"{progress.trajectories}/{self.total} trajectories  return [bold]{progress.honest_return:.1f}[/]"
+            + ("" if pace is None else f"  {pace[0] / 1e6:.2f} M steps/s"),
+            left="" if pace is None else f"{timedelta(seconds=round(pace[1]))} left",
         )
 
 
