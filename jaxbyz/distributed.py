@@ -27,10 +27,12 @@ def initialise() -> None:
         return None if text is None else int(text)
 
     processes, process = number("JAX_NUM_PROCESSES"), number("JAX_PROCESS_ID")
+    told = "JAX_COORDINATOR_ADDRESS" in os.environ and None not in (processes, process)
     try:
         jax.distributed.initialize(
             num_processes=processes,
             process_id=process,
+            cluster_detection_method="deactivate" if told else None,
             initialization_timeout=START_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
