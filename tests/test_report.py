@@ -134,6 +134,9 @@ def test_shares_over_time(runs):
     np.testing.assert_allclose(shares.values[:, 0], rows[:half].mean(axis=0))
     assert shares.trajectories.tolist() == [spent[half - 1], spent[-1]]
     assert shares.byzantine.tolist() == [False] * 4 + [True]
+    server = {**runs[0].metrics, "shares": runs[0].metrics["shares"].copy()}
+    server["shares"][:, 1] = 0.0  # a server's small batch: nobody's message is used
+    assert shares_over_time(runs[0]._replace(metrics=server)).trajectories.tolist() == np.delete(spent, 1).tolist()
 
 
 # ---- pictures ------------------------------------------------------------------------------------------------------
@@ -164,6 +167,16 @@ def test_curves_draw_the_mean_and_the_spread(runs):
     np.testing.assert_allclose(axes.lines[0].get_xydata(), np.stack([x, y.mean(axis=0)], axis=1))
     band = axes.collections[0].get_paths()[0].vertices
     assert band[:, 1].max() == pytest.approx((y.mean(axis=0) + y.std(axis=0)).max())
+
+
+def test_distances_that_are_zero_have_no_logarithm(runs, tmp_path):
+    metrics = {**runs[0].metrics, "diameter": np.zeros_like(runs[0].metrics["diameter"])}
+    text = plots.save(plots.diameters([runs[0]._replace(metrics=metrics)]), tmp_path / "zero.svg").read_text()
+    assert "zero, or not a number, throughout" in text
+    metrics["diameter"][0, 0] = 0.25
+    metrics["diameter"][1, 1] = np.inf
+    (axes,) = plots.diameters([runs[0]._replace(metrics=metrics)]).axes
+    assert axes.lines[0].get_xydata().tolist() == [[1.0, 0.25]] and axes.get_yscale() == "log"
 
 
 def test_trust_and_agreement_show_one_run(capsys, folders, tmp_path):
@@ -275,7 +288,10 @@ def test_numbers_that_are_missing_are_null(runs):
     broken = dict(runs[0].metrics)
     broken["byzantine_weight"] = np.full_like(broken["byzantine_weight"], np.nan)
     broken["shares"] = np.full_like(broken["shares"], np.nan)
+    broken["return"] = np.full_like(broken["return"], np.inf)
+    broken["diameter"] = np.full_like(broken["diameter"], np.nan)
     data = page_data([runs[0]._replace(metrics=broken)])
+    assert data["runs"][0]["final"]["mean"] is None and data["runs"][0]["diameter"] is None
     assert data["runs"][0]["trust"] is None
     assert set(data["runs"][0]["curves"]["byzantine_weight"]["mean"][0]) == {None}
     json.dumps(data, allow_nan=False)

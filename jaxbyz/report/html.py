@@ -68,6 +68,7 @@ def page(data: dict[str, Any]) -> str:
     return text
 
 
+@np.errstate(invalid="ignore")  # runs that went non-finite are shown as far as they came
 def page_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width: int = 100) -> dict[str, Any]:
     """Everything the page shows but the animations, as JSON values; NaN is null."""
     environment = check_same_environment(runs)
@@ -83,7 +84,7 @@ def page_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width: i
             "rules": table.rules,
             "attacks": table.attacks,
             "cells": [
-                [None if cell is None else {"mean": cell.mean, "seeds": _list(cell.seeds)} for cell in row]
+                [None if cell is None else {"mean": _number(cell.mean), "seeds": _list(cell.seeds)} for cell in row]
                 for row in table.cells
             ],
             "iqm": [_iqm([cell.seeds for cell in row if cell is not None]) for row in table.cells],
@@ -109,13 +110,13 @@ def _run(run: RunData, name: str, width: int, levels: Sequence[float]) -> dict[s
         "command": command(run.config),
         "config": to_dict(run.config),
         "machine": run.environment,
-        "final": {"mean": float(final.mean()), "std": float(final.std()), "worst": float(final.min())},
+        "final": {"mean": _number(final.mean()), "std": _number(final.std()), "worst": _number(final.min())},
         "seeds": _list(final),
         "trajectories": int(run.metrics["trajectories"][:, -1].max()),
         "iterations": int(run.metrics["return"].shape[1]),
         "reached": [_number(trajectories_of_mean(run.metrics, level)) for level in levels],
-        "diameter": float(np.max(run.metrics["diameter"][:, -1])),
-        "megabytes": float(np.sum(run.metrics["bytes_sent"]) / len(final) / 1e6),
+        "diameter": _number(np.max(run.metrics["diameter"][:, -1])),
+        "megabytes": _number(np.sum(run.metrics["bytes_sent"]) / len(final) / 1e6),
         "curves": {
             metric: _curve(run, metric, width)
             for metric, values in run.metrics.items()
@@ -148,9 +149,9 @@ def _diameters(values: np.ndarray) -> dict[str, Any]:
     return {"x": _list(kept + 1), "median": [_list(row, 5) for row in spread]}
 
 
-def _iqm(strata: list[np.ndarray]) -> dict[str, float]:
+def _iqm(strata: list[np.ndarray]) -> dict[str, float | int | None]:
     estimate = stratified_iqm(strata)
-    return {"value": float(estimate.value), "low": float(estimate.low), "high": float(estimate.high)}
+    return {"value": _number(estimate.value), "low": _number(estimate.low), "high": _number(estimate.high)}
 
 
 def _differing(runs: Sequence[RunData]) -> list[str]:
@@ -159,7 +160,8 @@ def _differing(runs: Sequence[RunData]) -> list[str]:
     return [name for name in configs[0] if any(config[name] != configs[0][name] for config in configs)]
 
 
-def _number(value: float, digits: int | None = None) -> float | int | None:
+def _number(value: Any, digits: int | None = None) -> float | int | None:
+    """A JSON number; null for what is none."""
     if not math.isfinite(value):
         return None
     number = float(value) if digits is None else float(f"{value:.{digits}g}")

@@ -112,16 +112,18 @@ def diameters(runs: Sequence[Finished], *, title: str | None = None) -> Any:
     environment = check_same_environment(runs)
     drawing, axes = figure()
     for name, run in zip(labels(runs), runs, strict=True):
-        y = np.where(run.metrics["diameter"] > 0, run.metrics["diameter"], np.nan)  # zero has no logarithm
+        y = run.metrics["diameter"]
+        y = np.where((y > 0) & np.isfinite(y), y, np.nan)  # zero has no logarithm
         shown = ~np.isnan(y).all(axis=0)
         x = 1 + np.arange(y.shape[1])[shown]
         if not shown.any():
-            axes.plot([], [], label=f"{name}: zero throughout")
+            axes.plot([], [], label=f"{name}: zero, or not a number, throughout")
             continue
         (line,) = axes.plot(x, np.nanmedian(y[:, shown], axis=0), label=name, linewidth=1)
         low, high = np.nanmin(y[:, shown], axis=0), np.nanmax(y[:, shown], axis=0)
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
-    axes.set_yscale("log")
+    if axes.collections:
+        axes.set_yscale("log")
     axes.set_xlabel("iteration")
     axes.set_ylabel("largest distance between honest parameters")
     axes.set_title(title or f"{environment}, diameter after agreement: median and range over seeds", fontsize=10)

@@ -60,12 +60,12 @@ function shade(share) {
 
 function heatmap() {
   const { rules, attacks, cells, iqm } = data.table;
-  const means = cells.flat().filter((cell) => cell !== null).map((cell) => cell.mean);
+  const means = cells.flat().filter((cell) => cell !== null && cell.mean !== null).map((cell) => cell.mean);
   const low = Math.min(...means), range = Math.max(...means) - low || 1;
   const rows = rules.map((rule, r) => element("tr", {}, element("td", {}, rule),
     ...cells[r].map((cell) => {
       if (cell === null) return element("td", { class: "value" }, "");
-      const { background, ink } = shade((cell.mean - low) / range);
+      const { background, ink } = cell.mean === null ? { background: "none", ink: "inherit" } : shade((cell.mean - low) / range);
       return element("td", { class: "value", "data-value": cell.mean, style: `background:${background};color:${ink}`,
         title: `${cell.seeds.length} seeds: ${cell.seeds.map((s) => show(s)).join(", ")}` }, show(cell.mean));
     }),
