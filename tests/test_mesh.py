@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from mesh_worker import StopAt
 
 import jaxbyz as jb
 from jaxbyz.config import build, resolve
@@ -114,6 +115,18 @@ def test_every_kind_of_run_is_the_same_on_every_mesh(options, tmp_path):
     finish(spawn(str(HERE / "mesh_worker.py"), str(tmp_path), json.dumps([options, meshes])))
     for mesh in meshes[1:]:
         assert_close(tmp_path, meshes[0], mesh, 1e-5)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_on_another_mesh(tmp_path):
+    """Checkpoints hold runs of their own shape: what five agents on two devices began, two seeds' devices finish."""
+    config = resolve(agents=5, byzantine=1, N=4, B=2, p=0.5, horizon=8, hidden=(3,), trajectories=60, kappa="2",
+                     seeds=3, attack="avg-zero")  # fmt: skip
+    with pytest.raises(jb.experiment.Interrupted):
+        jb.experiment.run(config, tmp_path / "run", StopAt(8), checkpoint_every=8, mesh="agents=2")
+    done, whole = jb.experiment.resume(tmp_path / "run", mesh="seeds=2"), jb.experiment.run(config, mesh="seeds=1")
+    for name, values in whole.policy.items():
+        np.testing.assert_allclose(done.policy[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.slow
