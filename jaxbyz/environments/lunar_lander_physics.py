@@ -237,7 +237,7 @@ def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) ->
         flown, near, touching = _flying(here)
         return _packed(flown), near, touching
 
-    nobody = jnp.zeros(lanes, bool)
+    nobody = constant_like(going, False)
     after, near, touching = _in_groups(fly, (before,), (before, nobody, nobody), [going], spread)
 
     def land(here: World, there: World) -> tuple[jax.Array, jax.Array]:
