@@ -56,6 +56,8 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
     except Exception as error:  # Orbax and TensorStore report a full disk or a lost folder in many ways
         if jax.process_count() > 1 and isinstance(error, jax.errors.JaxRuntimeError):
             raise  # it is not the disk, another process is gone
+        if distributed.leads():
+            _remove_unfinished(folder)
         reason = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UsageError(
             f"{place}: the checkpoint could not be written ({reason[:300]}); earlier ones are as they were"
@@ -110,11 +112,15 @@ def read_options(folder: Path) -> dict[str, Any]:
 
 def discard_after(folder: Path, done: int) -> None:
     """Remove what lies beyond iteration `done`: damaged or unfinished checkpoints that would be written again."""
-    for unfinished in (folder / FOLDER).glob("*.orbax-checkpoint-tmp*"):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    _remove_unfinished(folder)
     for step in _steps(folder):
         if step > done:
             remove(folder, step)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for unfinished in (folder / FOLDER).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def remove(folder: Path, done: int) -> None:

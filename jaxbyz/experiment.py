@@ -173,8 +173,8 @@ def ensure(
         if results.load_config(folder) != config:
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
         if not results.unfinished(folder):
-            say(f"{folder} is finished; there is nothing to resume")
             data = results.load_run(folder)
+            say(f"{folder} is finished; there is nothing to resume")
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
         before = checkpoints.read_options(folder)
         manner = _manner(out, checkpoint_every or before.get("checkpoint_every"), mesh or before.get("mesh"))

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from jaxbyz.algorithms import Metrics
-from jaxbyz.config import Config, from_dict, to_dict
+from jaxbyz.config import OUTPUTS, Config, from_dict, to_dict
 from jaxbyz.registry import UsageError
 
 FORMAT = 1
@@ -166,14 +166,37 @@ def load_run(path: str | Path) -> RunData:
     config = load_config(folder)
     if unfinished(folder):
         raise UsageError(f"{path}: the run is not finished (metrics.npz missing); `jaxbyz resume {path}` continues it")
+    metrics = read_arrays(folder / "metrics.npz")
+    policy = read_arrays(folder / "policy.npz") if (folder / "policy.npz").exists() else {}
+    _check_metrics(folder / "metrics.npz", metrics, config)
+    _check_policy(folder / "policy.npz", policy, config)
     described = folder / "environment.json"
-    return RunData(
-        folder,
-        config,
-        read_arrays(folder / "metrics.npz"),
-        read_arrays(folder / "policy.npz") if (folder / "policy.npz").exists() else {},
-        read_json(described) if described.exists() else {},
-    )
+    return RunData(folder, config, metrics, policy, read_json(described) if described.exists() else {})
+
+
+def _check_metrics(path: Path, metrics: dict[str, np.ndarray], config: Config) -> None:
+    """[seeds, iterations, …] numbers, at least those that say how a run went."""
+    if missing := sorted({"return", "trajectories", "finite"} - set(metrics)):
+        raise UsageError(f"{path}: {missing[0]} is missing")
+    wanted = (config.seeds, *metrics["return"].shape[1:2])
+    for name, values in sorted(metrics.items(), key=lambda item: item[0] != "return"):
+        if values.dtype.kind not in "biuf" or values.ndim < 2 or values.shape[:2] != wanted or 0 in wanted:
+            raise UsageError(
+                f"{path}: {name} is {values.dtype}{list(values.shape)}, numbers [seeds, iterations] are due"
+            )
+
+
+def _check_policy(path: Path, policy: dict[str, np.ndarray], config: Config) -> None:
+    """[seeds, K or 1, D] numbers under the three outputs' names; none at all for a run that never was finite."""
+    for name in OUTPUTS if policy else ():
+        values = policy.get(name)
+        if values is None:
+            raise UsageError(f"{path}: {name} is missing")
+        fits = values.ndim == 3 and values.shape[0] == config.seeds and values.shape[1] in (1, config.agents)
+        if values.dtype.kind != "f" or not fits:
+            raise UsageError(
+                f"{path}: {name} is {values.dtype}{list(values.shape)}, numbers [seeds, agents, D] are due"
+            )
 
 
 def load_config(path: str | Path) -> Config:

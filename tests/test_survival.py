@@ -337,6 +337,31 @@ def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, c
     assert not trap.exists()
 
 
+def test_arrays_of_the_wrong_kind_are_refused(tmp_path, config, whole, capsys):
+    """Plain arrays, but not a run's: texts, lost names, other shapes."""
+    run = tmp_path / "run"
+    run.mkdir()
+    results.write_config(run, config)
+    for metrics, policy, message in (
+        ({}, {"last": np.zeros((2, 5))}, "policy.npz: last is float64[2, 5]"),
+        ({}, {"best": np.array([["x"]])}, "policy.npz: best is <U1[1, 1]"),
+        ({}, {"sampled": np.zeros((2, 4, 23), np.float32)}, "policy.npz: sampled is float32[2, 4, 23]"),
+        ({}, {"sampled": None}, "policy.npz: sampled is missing"),
+        ({"return": None}, {}, "metrics.npz: return is missing"),
+        ({"return": np.zeros(3)}, {}, "metrics.npz: return is float64[3]"),
+        ({"return": np.zeros((2, 0))}, {}, "metrics.npz: "),
+        ({"ess": np.array([["a"]])}, {}, "metrics.npz: ess is <U1[1, 1]"),
+        ({"ess": np.zeros((1, 3))}, {}, "metrics.npz: ess is float64[1, 3]"),
+    ):
+        for name, arrays, changes in (("metrics", whole.metrics, metrics), ("policy", whole.policy, policy)):
+            kept = {key: value for key, value in {**arrays, **changes}.items() if value is not None}
+            results.write_arrays(run / f"{name}.npz", kept)
+        for command in ("plot", "evaluate", "resume"):
+            assert main([command, str(run)]) == 2, command
+            error = capsys.readouterr().err
+            assert message in error and len(error.splitlines()) == 1, error
+
+
 def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
     """Sealed, of the right configuration by its seal, and yet of other shapes: the one before it is used."""
     other = checkpoints.restore(copy, config, lambda done: target(config, done), print)
