@@ -125,6 +125,10 @@ def test_the_table_of_attacks_and_rules(folders, runs):
     np.testing.assert_allclose(table.cells[0][0].seeds, late_mean(folders[0]))
     assert table.cells[0][1].mean == pytest.approx(late_mean(folders[0]).mean() + 3.25)
     assert table.cells[1][1] is None
+    more = runs[0]._replace(config=replace(runs[0].config, seed=7))
+    assert len(table_of([runs[0], more]).cells[0][0].seeds) == 6  # the same experiment with other seeds
+    other = runs[0]._replace(config=replace(runs[0].config, eta=0.5))
+    assert table_of([runs[0], other]).rules == ["decbyzpg · rfa, eta=0.001", "decbyzpg · rfa, eta=0.5"]
 
 
 def test_shares_over_time(runs):

@@ -99,12 +99,19 @@ class AttackTable(NamedTuple):
     cells: list[list[Cell | None]]
 
 
+# Options that the table's rows and columns name, or that make no other experiment of a run.
+NAMED = ("algorithm", "aggregator", "pre_aggregator", "agreement", "attack", "byzantine", "seed", "seeds", "unsafe")
+
+
 def table_of(runs: Sequence[Finished]) -> AttackTable:
-    """Final returns by rule and attack; runs of the same pair count as more seeds of it."""
+    """Final returns by rule and attack. Runs that differ in other options have rows of their own, which name them;
+    runs that differ in their seeds only count as more seeds."""
+    other = [n for n in FIELDS if n not in NAMED and len({getattr(run.config, n) for run in runs}) > 1]
     seeds: dict[tuple[str, str], list[np.ndarray]] = {}
     for run in runs:
         attack = run.config.attack if run.config.byzantine else "all honest"
-        seeds.setdefault((rule_name(run.config), attack), []).append(final_returns(run.metrics))
+        rule = ", ".join([rule_name(run.config), *(f"{n}={getattr(run.config, n)}" for n in other)])
+        seeds.setdefault((rule, attack), []).append(final_returns(run.metrics))
     rules = list(dict.fromkeys(rule for rule, _ in seeds))
     attacks = list(dict.fromkeys(attack for _, attack in seeds))
     merged = {pair: np.concatenate(parts) for pair, parts in seeds.items()}
