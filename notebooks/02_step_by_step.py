@@ -38,7 +38,7 @@ mask = jnp.arange(K) >= K - f  # who lies: the last three
 # %%
 env = jb.make_environment("CartPole-v1")
 policy = jb.mlp_policy(env, hidden=(4,) if QUICK else (16, 16))
-N, B = (4, 2) if QUICK else (50, 4)
+N, B = (2, 2) if QUICK else (50, 4)
 estimator = jb.Estimator(baseline="leave-one-out", clip=1.0, horizon=20 if QUICK else 500)
 sample = sampler(env, policy, jb.Page(N=N, B=B, estimator=estimator), None)
 alone = sampler(env, policy, jb.Page(N=B, B=B, estimator=estimator), None)  # a small batch that corrects nothing

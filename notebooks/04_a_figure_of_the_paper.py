@@ -33,8 +33,8 @@ methods = {
 }
 common = {"seeds": 3, "trajectories": 6000}
 if QUICK:
-    common = {"seeds": 2, "trajectories": 8, "N": 2, "B": 2, "horizon": 20, "hidden": (4,)}
-    methods = {name: options for name, options in methods.items() if name == "PAGE-PG (K=1)"}
+    methods = {"DecByzPG": {"agents": 5, "byzantine": 1, "attack": "avg-zero"}}
+    common = {"seeds": 3, "trajectories": 12, "N": 4, "B": 2, "p": 0.5, "horizon": 20, "hidden": (4,), "kappa": "2"}
 runs = {name: experiment.train(**options, **common) for name, options in methods.items()}
 print(comparison([(name, run.metrics) for name, run in runs.items()], levels=(195, 400, 450)))
 
