@@ -161,18 +161,21 @@ def ensure(
     manner, prepared, folder = _manner(out, checkpoint_every, mesh), plan(config), Path(out)
     with contextlib.ExitStack() as stack:
 
-        def claim() -> None:
+        def claim() -> int:
+            """Whether the folder holds a run (1), and a finished one (2)."""
             results.make_folder(folder)
             stack.enter_context(results.claimed(folder))
+            begun = (folder / "config.json").exists()
+            return begun + (begun and not results.unfinished(folder))
 
-        distributed.led(claim)
-        if not (folder / "config.json").exists():
+        stage = distributed.led(claim)
+        if stage == 0:
             training.lay_out(prepared.algorithm, config.seeds, manner.shape)
             _begin(folder, config, manner)
             return _train(config, prepared, manner, reporter)
         if results.load_config(folder) != config:
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
-        if not results.unfinished(folder):
+        if stage == 2:
             data = results.load_run(folder)
             say(f"{folder} is finished; there is nothing to resume")
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
