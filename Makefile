@@ -76,4 +76,4 @@ notebooks: setup
 	$(BIN)/jupyter-execute --inplace --NotebookClient.record_timing=False notebooks/*.ipynb
 
 clean:
-	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist
+	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist site
