@@ -55,10 +55,20 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def prepare_jax() -> None:
-    """Before JAX starts: one host device a core, and compiled programs kept between runs."""
+# XLA ends a process whose host devices wait 40 s for each other. Agents' episodes need not be equally long.
+PATIENCE = " ".join(
+    f"--xla_cpu_collective_call_{what}_timeout_seconds={seconds}"
+    for what, seconds in (("warn_stuck", 3600), ("terminate", 86400))
+)
+
+
+def prepare_jax(spread: bool = False) -> None:
+    """Before JAX starts: one host device a core, and compiled programs kept between runs; where a run is spread over
+    devices, those that are done wait for the others."""
     import jax
 
+    if spread and "collective_call" not in (flags := os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = f"{flags} {PATIENCE}".strip()
     with contextlib.suppress(RuntimeError):  # JAX has started already, in a notebook or a test: take it as it is
         jax.config.update("jax_num_cpu_devices", available_cores())
     if jax.config.values.get("jax_compilation_cache_dir") is None:
@@ -77,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from jaxbyz.registry import UsageError
 
-    prepare_jax()
+    prepare_jax(spread=any(word.startswith(("--mesh", "--distributed", "resume")) for word in arguments))
     if "--distributed" in arguments:  # before anything is imported that starts JAX
         from jaxbyz.distributed import initialise
 
