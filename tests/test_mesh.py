@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 from mesh_worker import StopAt
 
 import jaxbyz as jb
+from jaxbyz.cli import PATIENCE
 from jaxbyz.config import build, resolve
 from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh, parse_shape
 from jaxbyz.registry import UsageError
@@ -30,7 +31,11 @@ MESHES = ["seeds=1", "seeds=2,agents=1", "seeds=1,agents=4", "seeds=2,agents=4"]
 
 def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
     """Python in a process of its own, compiling as quickly as these tests do."""
-    settings = {"JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"]}
+    settings = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}",  # eight devices on two busy cores
+    }
     return subprocess.Popen(
         [sys.executable, *arguments],
         env={**os.environ, **settings, **environment},
@@ -41,7 +46,7 @@ def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, code: int = 0) -> str:
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == code, output
     return output
 
