@@ -24,7 +24,7 @@ from jaxbyz.attacks import Attack, no_attack
 from jaxbyz.communication import exchange, omniscient_view, received
 from jaxbyz.environments import Environment
 from jaxbyz.meshes import FLOAT_BYTES, Places
-from jaxbyz.page import Page, Sampled, sampler
+from jaxbyz.page import Page, Sampled, sampler, switch
 from jaxbyz.policies import Policy
 from jaxbyz.registry import Registry
 from jaxbyz.rules import Receiver, Rule, mean
@@ -226,10 +226,9 @@ def byzpg(
     def step(state: State, coin: Array, places: Places = here) -> tuple[State, Metrics]:
         keys = _keys(state, K)
         mask = schedule(keys.schedule, state.step)
-        rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
-        nothing = jnp.zeros((1, K))
+        operands = state, keys, mask, jax.tree.map(lambda leaf: leaf[0], state.rules)
 
-        def workers() -> tuple[Sampled, Array, Array, Any, Any]:
+        def workers(state: State, keys: _Keys, mask: Array, rule_state: Any) -> tuple[Sampled, Array, Array, Any, Any]:
             known = (state.parameters, state.previous, _previous_estimate(page, state))
             theta, before, memory = (jnp.tile(x, (places.here, 1)) for x in known)
             who = places.mine(keys.agents), places.mine(mask)
@@ -243,14 +242,14 @@ def byzpg(
             out = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
             return sampled, out.rows, out.shares, out.state, attack.remember(view)
 
-        def server() -> tuple[Sampled, Array, Array, Any, Any]:
+        def server(state: State, keys: _Keys, mask: Array, rule_state: Any) -> tuple[Sampled, Array, Array, Any, Any]:
             memory = _previous_estimate(page, state)
             own = sample.small(state.parameters, state.previous, memory, keys.agents[:1], jnp.zeros((1,), bool))
             everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
-            return everyone, own.estimate, nothing, rule_state, state.adversary
+            return everyone, own.estimate, jnp.zeros((1, K)), rule_state, state.adversary
 
-        workers_only = always_large or not alone
-        sampled, v, shares, rule_state, adversary = workers() if workers_only else jax.lax.cond(coin, workers, server)
+        result = workers(*operands) if always_large or not alone else switch(coin, workers, server, *operands)
+        sampled, v, shares, rule_state, adversary = result
         theta, optimizer_state = ascend(optimizer, v, state.optimizer, state.parameters)
         following = State(
             state.step + 1,

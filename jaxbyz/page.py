@@ -139,8 +139,11 @@ def sampler(
     ) -> Sampled:
         if always_large:
             return large(parameters, keys, mask)
-        return jax.lax.cond(
-            coin, lambda: large(parameters, keys, mask), lambda: small(parameters, previous, memory, keys, mask)
+        return switch(
+            coin,
+            lambda parameters, previous, memory, keys, mask: large(parameters, keys, mask),
+            small,
+            *(parameters, previous, memory, keys, mask),
         )
 
     return Sampler(large, small, either)
@@ -176,3 +179,30 @@ def fold_agents(function: Callable[..., Any]) -> Callable[..., Any]:
         return result, jax.tree.map(lambda _: True, result)
 
     return folded
+
+
+def switch(coin: Array, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:
+    """`lax.cond` that knows what vmap does to it: with one coin for all, one branch is run; else both, and picked from.
+
+    The branches may use constants of their own (an environment's tables), which a plain cond under vmap would batch.
+    They must take every traced value as an operand.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def choose(coin: Array, *operands: Any) -> Any:
+        return jax.lax.cond(coin, if_true, if_false, *operands)
+
+    @choose.def_vmap
+    def rule(size: int, batched: list[Any], coin: Array, *operands: Any) -> tuple[Any, Any]:
+        def spread(leaf: Array, is_batched: bool) -> Array:
+            return leaf if is_batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
+
+        operands = jax.tree.map(spread, operands, tuple(batched[1:]))
+        if batched[0]:
+            both = jax.vmap(if_true)(*operands), jax.vmap(if_false)(*operands)
+            result = jax.tree.map(lambda a, b: jnp.where(coin.reshape(-1, *[1] * (a.ndim - 1)), a, b), *both)
+        else:
+            result = switch(coin, jax.vmap(if_true), jax.vmap(if_false), *operands)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return choose(coin, *operands)

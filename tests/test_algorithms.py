@@ -10,6 +10,8 @@ import optax
 import pytest
 
 import jaxbyz as jb
+from jaxbyz import training
+from jaxbyz.environments import tabular
 from jaxbyz.rules import from_function
 
 ENV = jb.make_environment("CartPole-v1")
@@ -212,3 +214,19 @@ def test_outputs_are_last_sampled_and_best():
         returns.append(float(metrics.returns))
     np.testing.assert_allclose(out.run.outputs.best, trail[int(np.argmax(returns))], atol=1e-5)
     assert any(np.allclose(out.run.outputs.sampled, parameters, atol=1e-5) for parameters in trail)
+
+
+def test_own_coins_in_an_environment_with_constants():
+    """Both branches under vmap, in an environment whose tables are constants of the program; as each run alone."""
+    page = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
+    parts = {"agents": 3, "aggregator": jb.rfa(), "optimizer": optax.sgd(0.1), "page": page, "p": 0.5}
+    for algorithm in (
+        jb.decbyzpg(tabular.environment(), tabular.policy(), agreement=None, **parts),
+        jb.byzpg(tabular.environment(), tabular.policy(), **parts),
+    ):
+        keys = jax.random.split(jax.random.key(0), 3)
+        together = jax.jit(jax.vmap(lambda key, algorithm=algorithm: training.train(algorithm, key, 4)))(keys)
+        alone = jax.jit(lambda key, algorithm=algorithm: training.train(algorithm, key, 4))
+        assert len(set(np.asarray(together.metrics.coin).sum(axis=1))) > 1
+        for seed, key in enumerate(keys):
+            np.testing.assert_allclose(together.run.state.parameters[seed], alone(key).run.state.parameters, atol=1e-5)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tabular
 
 from jaxbyz import make_environment, mlp_policy
+from jaxbyz.environments import tabular
 from jaxbyz.estimators import BASELINES, Estimator, estimate, importance_weights
 from jaxbyz.page import Page, sampler
 from jaxbyz.registry import UsageError

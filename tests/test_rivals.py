@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tabular
 
 import jaxbyz as jb
 from jaxbyz.algorithms import byz_vr_marina_pg, fedpg_br, svrpg
+from jaxbyz.environments import tabular
 from jaxbyz.estimators import Estimator, estimate, whitened_coefficients
 from jaxbyz.rollout import collect
 from jaxbyz.rules import fedpg_br as fedpg_br_filter

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tabular
 
 from jaxbyz import make_environment, mlp_policy
-from jaxbyz.environments import ActionSpace, Environment, Step
+from jaxbyz.environments import ActionSpace, Environment, Step, tabular
 from jaxbyz.estimators import Estimator, estimate
 from jaxbyz.rollout import CHUNK, Episodes, collect
 
