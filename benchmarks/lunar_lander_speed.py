@@ -80,7 +80,7 @@ def main():
     given = parser.parse_args()
     report = {
         "machine": {
-            "platform": platform.platform(),
+            "platform": f"{platform.system()} {platform.machine()}",
             "cpu": cpu_name(),
             "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "device": str(jax.devices()[0].device_kind),

@@ -231,7 +231,7 @@ def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) ->
         return jax.tree.map(lambda a, b: jnp.where(going, a, b), moved, world)
     lanes = world.still.shape[-1]
     before = _packed(world)
-    spread = min(lanes, max(128, lanes // 8))
+    spread = max(512, lanes // 8)
 
     def fly(here: World) -> tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array]:
         flown, near, touching = _flying(here)
@@ -265,7 +265,7 @@ def _in_groups(function: Callable, worlds: tuple, out: Any, kinds: list[jax.Arra
     order = jnp.full(lanes + size, lanes, jnp.int32).at[rank].set(jnp.arange(lanes, dtype=jnp.int32), mode="drop")
 
     def group(carry: tuple) -> tuple:
-        first, out = carry
+        first, done = carry
         chosen = lax.dynamic_slice(order, (first,), (size,))
         picked = [_unpacked(*(jnp.take(rows, chosen, axis=-1, mode="clip") for rows in world)) for world in worlds]
         spare = chosen >= lanes  # the last group has room left: nothing there touches anything
@@ -273,9 +273,12 @@ def _in_groups(function: Callable, worlds: tuple, out: Any, kinds: list[jax.Arra
             terrain=jnp.where(spare, -100.0, picked[0].terrain), touching=jnp.where(spare, 0, picked[0].touching)
         )
         part = function(*picked)
-        return first + size, jax.tree.map(lambda a, b: a.at[..., chosen].set(b, mode="drop"), out, part)
+        return first + size, jax.tree.map(lambda a, b: lax.dynamic_update_slice_in_dim(a, b, first, -1), done, part)
 
-    return lax.while_loop(lambda carry: carry[0] < count, group, (jnp.zeros_like(count), out))[1]
+    # Results are stored in order, group after group, and picked up by lane at the end: scattering them is slow.
+    room = jax.tree.map(lambda a: jnp.concatenate([a, a[..., :size]], axis=-1), out)
+    _, done = lax.while_loop(lambda carry: carry[0] < count, group, (jnp.zeros_like(count), room))
+    return jax.tree.map(lambda a, b: jnp.where(rank < lanes, jnp.take(b, rank, axis=-1, mode="clip"), a), out, done)
 
 
 _SHAPES = World._make([(11,), (3, 3), (3, 3), (2, 4), (2, 4), (2, 4, 2), (2,), (2,), (), (), ()])  # of one lane

@@ -1,0 +1,60 @@
+"""How many fewer trajectories 13 agents need than one, each at its own best step size: CartPole, preset cartpole-best.
+
+    python benchmarks/speedup.py [--seeds 10] [--out benchmarks/results/speedup.json]
+
+For every step size and batch, trajectories an agent until the mean over seeds of the honest return, averaged over the
+last 16 trajectories, reaches 400. Episodes are short when learning is fast, so that the whole search takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxbyz import experiment
+from jaxbyz.cli import prepare_jax
+from jaxbyz.config import resolve
+from jaxbyz.report.tables import smoothed
+from jaxbyz.results import describe_environment, write_json
+
+LEVEL, WIDTH, MOST = 400, 16, 640
+STEPS = (5e-3, 1e-2, 2e-2, 4e-2)
+FEDERATIONS = {"1": {"algorithm": "page-pg"}, "13": {"agents": 13}, "13, 3 Byzantine": {"agents": 13, "byzantine": 3}}
+
+
+def measure(who: dict, batch: int, eta: float, seeds: int) -> dict:
+    """One training, and when it arrives."""
+    attack = {"attack": "avg-zero"} if "byzantine" in who else {}
+    options = {**who, **attack, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
+    done = experiment.run(resolve("cartpole-best", trajectories=MOST, **options))
+    x, y = smoothed(done.metrics, WIDTH)
+    above = y.mean(axis=0) >= LEVEL
+    return {
+        "batch": batch,
+        "eta": eta,
+        "trajectories": int(x[above.argmax()]) if above.any() else None,
+        "end": round(float(y[:, -1].mean()), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/speedup.json"))
+    given = parser.parse_args()
+    prepare_jax()
+    report: dict = {
+        "command": "python benchmarks/speedup.py", "environment": describe_environment(), "seeds": given.seeds,
+        "level": LEVEL, "runs": {}, "best": {},
+    }  # fmt: skip
+    for name, who in FEDERATIONS.items():
+        rows = [measure(who, batch, eta, given.seeds) for batch in (4, 8) for eta in STEPS]
+        report["runs"][name] = rows
+        arrived = [row for row in rows if row["trajectories"] is not None]
+        report["best"][name] = min(arrived, key=lambda row: row["trajectories"]) if arrived else None
+        print(name, report["best"][name], flush=True)
+        write_json(given.out, report)
+
+
+if __name__ == "__main__":
+    main()
