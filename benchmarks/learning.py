@@ -53,6 +53,10 @@ def configurations() -> dict[str, dict]:
             named[f"{preset}-dec-page-pg-{attack}"] = {
                 **liars, "env": "LunarLander-v3", "preset": preset, "algorithm": "dec-page-pg",
             }  # fmt: skip
+    for attack in (*ATTACKS, "opt-alie", "min-max"):
+        named[f"lunarlander-best-{attack}"] = {
+            **LIARS, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 2400,
+        }  # fmt: skip
     for name, options in SEARCH.items():
         named[f"search-{name}"] = {
             **LIARS,

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import jaxbyz as jb
-from jaxbyz import training
 from jaxbyz.environments import tabular
+from jaxbyz.page import switch
 from jaxbyz.rules import from_function
 
 ENV = jb.make_environment("CartPole-v1")
@@ -72,6 +72,7 @@ def test_same_seed_same_bits_and_other_seed_other_bits():
     assert np.abs(np.asarray(one.metrics.returns - run(algorithm, seed=1).metrics.returns)).max() > 0
 
 
+@pytest.mark.slow
 def test_a_sweep_is_the_runs_it_is_made_of():
     """vmap over seeds folds lanes into one loop; every run must come out as if alone."""
     algorithm = robust(attack=jb.avg_zero())
@@ -85,16 +86,45 @@ def test_a_sweep_is_the_runs_it_is_made_of():
         np.testing.assert_allclose(sweep.metrics.returns[i], one.metrics.returns, rtol=1e-6)
 
 
+def in_a_table(make, **parts):
+    """An algorithm in an environment whose tables are constants of the program."""
+    page = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
+    common = {"agents": 3, "aggregator": jb.rfa(), "optimizer": optax.sgd(0.1), "page": page, "p": 0.5}
+    return make(tabular.environment(), tabular.policy(), **common, **parts)
+
+
 def test_own_coins_under_vmap():
-    """Without shared coins every seed follows its own key's coins."""
+    """Without shared coins every seed follows its own key's coins, and comes out as if alone."""
     keys = jax.random.split(jax.random.key(0), 3)
-    algorithm = robust()
-    sweep = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, 12)))(keys)
+    algorithm = in_a_table(jb.decbyzpg, agreement=None)
+    sweep = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, 8)))(keys)
     coins = np.asarray(sweep.metrics.coin)
     assert coins[:, 0].all() and len(np.unique(coins, axis=0)) > 1
-    alone = jax.jit(lambda key: jb.train(algorithm, key, 12))(keys[1])
-    np.testing.assert_array_equal(alone.metrics.coin, coins[1])
-    np.testing.assert_allclose(sweep.run.state.parameters[1], alone.run.state.parameters, atol=1e-5)
+    alone = jax.jit(lambda key: jb.train(algorithm, key, 8))
+    for seed in (1, 2):
+        one = alone(keys[seed])
+        np.testing.assert_array_equal(one.metrics.coin, coins[seed])
+        np.testing.assert_allclose(sweep.run.state.parameters[seed], one.run.state.parameters, atol=1e-5)
+
+
+def test_own_coins_with_a_server():
+    """The branches of ByzPG differ in who samples; traced only."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    algorithm = in_a_table(jb.byzpg)
+    shapes = jax.eval_shape(jax.vmap(lambda key: jb.train(algorithm, key, 2)), keys)
+    assert shapes.run.state.parameters.shape == (3, 1, tabular.policy().size)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_switch_runs_what_cond_runs(own):
+    table = jnp.arange(3.0)  # a constant of both branches
+    coin = jnp.array([True, False, True, False]) if own else jnp.bool_(True)
+    x = jnp.arange(12.0).reshape(4, 3)
+    run = jax.vmap(lambda c, x: switch(c, lambda x: x + table, lambda x: x * table, x), (0 if own else None, 0))
+    wanted = jnp.where(coin[:, None] if own else coin, x + table[None], x * table[None])
+    np.testing.assert_array_equal(jax.jit(run)(coin, x), wanted)
+    branches = str(jax.make_jaxpr(run)(coin, x)).count("cond[")
+    assert branches == (0 if own else 1)
 
 
 @pytest.mark.parametrize("attack", [jb.random_action(), jb.large_noise(), jb.avg_zero(), jb.no_attack()])
@@ -214,19 +244,3 @@ def test_outputs_are_last_sampled_and_best():
         returns.append(float(metrics.returns))
     np.testing.assert_allclose(out.run.outputs.best, trail[int(np.argmax(returns))], atol=1e-5)
     assert any(np.allclose(out.run.outputs.sampled, parameters, atol=1e-5) for parameters in trail)
-
-
-def test_own_coins_in_an_environment_with_constants():
-    """Both branches under vmap, in an environment whose tables are constants of the program; as each run alone."""
-    page = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
-    parts = {"agents": 3, "aggregator": jb.rfa(), "optimizer": optax.sgd(0.1), "page": page, "p": 0.5}
-    for algorithm in (
-        jb.decbyzpg(tabular.environment(), tabular.policy(), agreement=None, **parts),
-        jb.byzpg(tabular.environment(), tabular.policy(), **parts),
-    ):
-        keys = jax.random.split(jax.random.key(0), 3)
-        together = jax.jit(jax.vmap(lambda key, algorithm=algorithm: training.train(algorithm, key, 4)))(keys)
-        alone = jax.jit(lambda key, algorithm=algorithm: training.train(algorithm, key, 4))
-        assert len(set(np.asarray(together.metrics.coin).sum(axis=1))) > 1
-        for seed, key in enumerate(keys):
-            np.testing.assert_allclose(together.run.state.parameters[seed], alone(key).run.state.parameters, atol=1e-5)

@@ -217,11 +217,11 @@ def test_damaged_files_are_refused(capsys, folder, tmp_path):
     assert "newer jaxbyz" in refused(capsys, "evaluate", str(broken))
 
 
-def test_continuous_environments_train(tmp_path):
-    for name in ("Pendulum-v1", "MountainCarContinuous-v0"):
-        out = tmp_path / name
-        assert main(["train", *TINY, "--env", name, "--attack", "random-action", "--quiet", "--out", str(out)]) == 0
-        assert np.isfinite(jb.load_run(out).metrics["return"]).all()
+@pytest.mark.parametrize("name", ["Pendulum-v1", pytest.param("MountainCarContinuous-v0", marks=pytest.mark.slow)])
+def test_continuous_environments_train(name, tmp_path):
+    out = tmp_path / name
+    assert main(["train", *TINY, "--env", name, "--attack", "random-action", "--quiet", "--out", str(out)]) == 0
+    assert np.isfinite(jb.load_run(out).metrics["return"]).all()
 
 
 def test_help_and_version(capsys):

@@ -304,28 +304,39 @@ def test_reset_draws_what_gymnasium_draws():
     assert len(np.unique(np.asarray(state.wind_index))) > 400
 
 
-def test_lanes_do_not_depend_on_their_company(flown):
-    """Lanes under two vmaps, sharded over devices or beside ended ones step as in one batch; ended ones stay."""
+@pytest.fixture(scope="module")
+def moment(flown):
+    """[4, 4] lanes, some on the ground, and the program that steps a row of 16."""
     _, _, (_, _, _, world) = flown
     contact = np.flatnonzero((world.touching[60:100] != 0).any(axis=(0, 2)))
     busy = [int(lane) for lane in contact[:2]] + [0, 1]
-    moment = jax.tree.map(lambda a: jnp.asarray(a[60:100:13, busy]), world)  # [4, 4] lanes, some on the ground
+    moment = jax.tree.map(lambda a: jnp.asarray(a[60:100:13, busy]), world)
     assert (np.asarray(moment.touching) != 0).any() and not (np.asarray(moment.touching) != 0).all()
-    flat = jax.tree.map(lambda a: a.reshape(16, *a.shape[2:]), moment)
+    return moment, jax.tree.map(lambda a: a.reshape(16, *a.shape[2:]), moment), jax.jit(jax.vmap(physics.step))
+
+
+def test_lanes_step_beside_ended_ones_which_stay(moment):
+    _, flat, step = moment
+    ended = jnp.arange(16) % 3 != 0
+    wanted, beside = step(flat, jnp.zeros(16, bool)), step(flat, ended)
+    for a, b, c in zip(*(jax.tree.leaves(w) for w in (wanted, beside, flat)), strict=True):
+        np.testing.assert_allclose(a[~ended], b[~ended], atol=1e-4)
+        np.testing.assert_array_equal(b[ended], c[ended])
+
+
+@pytest.mark.slow
+def test_lanes_do_not_depend_on_their_company(moment):
+    """Lanes under two vmaps or sharded over devices step as in one batch."""
+    square, flat, step = moment
     playing = jnp.zeros(16, bool)
-    wanted = jax.vmap(physics.step)(flat, playing)
-    nested = jax.vmap(jax.vmap(physics.step))(moment, playing.reshape(4, 4))
+    wanted = step(flat, playing)
+    nested = jax.vmap(jax.vmap(physics.step))(square, playing.reshape(4, 4))
     mesh = Mesh(np.array(jax.devices()[:2]), ("lanes",))
     spec = PartitionSpec("lanes")
     sharded = jax.jit(jax.shard_map(jax.vmap(physics.step), mesh=mesh, in_specs=spec, out_specs=spec))(flat, playing)
     for a, b, c in zip(*(jax.tree.leaves(w) for w in (wanted, nested, sharded)), strict=True):
         np.testing.assert_allclose(a, b.reshape(a.shape), atol=1e-4)
         np.testing.assert_allclose(a, c, atol=1e-4)
-    ended = jnp.arange(16) % 3 != 0
-    beside = jax.vmap(physics.step)(flat, ended)
-    for a, b, c in zip(*(jax.tree.leaves(w) for w in (wanted, beside, flat)), strict=True):
-        np.testing.assert_allclose(a[~ended], b[~ended], atol=1e-4)
-        np.testing.assert_array_equal(b[ended], c[ended])
 
 
 @pytest.fixture(scope="module")
