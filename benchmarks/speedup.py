@@ -19,13 +19,12 @@ from jaxbyz.results import describe_environment, write_json
 
 LEVEL, WIDTH, MOST = 400, 16, 640
 STEPS = (5e-3, 1e-2, 2e-2, 4e-2)
-FEDERATIONS = {"1": {"algorithm": "page-pg"}, "13": {"agents": 13}, "13, 3 Byzantine": {"agents": 13, "byzantine": 3}}
+FEDERATIONS = {"1": {"algorithm": "page-pg"}, "13": {"agents": 13}}
 
 
 def measure(who: dict, batch: int, eta: float, seeds: int) -> dict:
     """One training, and when it arrives."""
-    attack = {"attack": "avg-zero"} if "byzantine" in who else {}
-    options = {**who, **attack, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
+    options = {**who, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
     done = experiment.run(resolve("cartpole-best", trajectories=MOST, **options))
     x, y = smoothed(done.metrics, WIDTH)
     above = y.mean(axis=0) >= LEVEL
