@@ -127,7 +127,13 @@ def test_switch_runs_what_cond_runs(own):
     assert branches == (0 if own else 1)
 
 
-@pytest.mark.parametrize("attack", [jb.random_action(), jb.large_noise(), jb.avg_zero(), jb.no_attack()])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        jb.avg_zero(),
+        *(pytest.param(a(), marks=pytest.mark.slow) for a in (jb.random_action, jb.large_noise, jb.no_attack)),
+    ],
+)
 def test_one_program_for_all_coins_seeds_and_byzantine_sets(attack):
     algorithm = robust(attack=attack, schedule=jb.schedules.schedules["random"].factory(5, 1))
     chex.clear_trace_counter()
