@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 ATTACKS = ("random-action", "large-noise", "avg-zero")
@@ -89,10 +88,10 @@ SEARCH: dict[str, dict] = {
 
 def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Path) -> None:
     """Train one configuration and write its file."""
-    from jaxbyz import experiment
-    from jaxbyz.config import resolve, to_dict
-    from jaxbyz.report.tables import smoothed, summarise
-    from jaxbyz.results import describe_environment, write_json
+    from jaxbyz.config import resolve
+    from jaxbyz.report.tables import summarise
+    from jaxbyz.reproduction.parts import recorded
+    from jaxbyz.results import write_json
 
     path = out / f"{name}.json"
     if path.exists():
@@ -101,21 +100,15 @@ def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Pat
     if trajectories is not None:
         options["trajectories"] = trajectories
     config = resolve(options.pop("preset", None), **{**options, "seeds": seeds})
-    started = time.monotonic()
-    done = experiment.run(config)
-    x, y = smoothed(done.metrics)
+    done, record = recorded(name, config)
+    x = record["trajectories"]
     out.mkdir(parents=True, exist_ok=True)
     write_json(
         path,
         {
-            "name": name,
+            **record,
             "command": f"python benchmarks/learning.py {name} --seeds {seeds}",
-            "config": to_dict(config),
-            "environment": describe_environment(),
-            "seconds": round(time.monotonic() - started, 1),
             "summary": summarise(done.metrics),
-            "trajectories": [int(value) for value in x],
-            "return": [[round(float(value), 2) for value in row] for row in y],
             "diameter": [
                 round(float(value), 6) for value in done.metrics["diameter"].max(axis=0)[:: max(1, len(x) // 20)]
             ],
@@ -128,6 +121,8 @@ def row(path: Path) -> str:
     """Mean over seeds at four points, the worst seed at the end, trajectories to 400 and 450."""
     import numpy as np
 
+    from jaxbyz.report.tables import arrival
+
     data = json.loads(path.read_text())
     x, y = np.array(data["trajectories"]), np.array(data["return"])
     cells = [
@@ -135,8 +130,8 @@ def row(path: Path) -> str:
     ]
     reached = []
     for level in (400, 450, 475):
-        above = y.mean(axis=0) >= level
-        reached.append(f"{x[np.argmax(above)]:5d}" if above.any() else "    –")
+        at = arrival(x, y.mean(axis=0), level)
+        reached.append("    –" if np.isnan(at) else f"{int(at):5d}")
     return " | ".join(
         [*cells, f"{y[:, -1].mean():6.1f}", f"{y[:, -1].min():6.1f}", *reached, f"{data['seconds']:6.1f} s"]
     )

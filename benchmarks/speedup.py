@@ -9,12 +9,13 @@ last 16 trajectories, reaches 400. Episodes are short when learning is fast, so 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from jaxbyz import experiment
 from jaxbyz.cli import prepare_jax
 from jaxbyz.config import resolve
-from jaxbyz.report.tables import smoothed
+from jaxbyz.report.tables import arrival, smoothed
 from jaxbyz.results import describe_environment, write_json
 
 LEVEL, WIDTH, MOST = 400, 16, 640
@@ -27,11 +28,11 @@ def measure(who: dict, batch: int, eta: float, seeds: int) -> dict:
     options = {**who, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
     done = experiment.run(resolve("cartpole-best", trajectories=MOST, **options))
     x, y = smoothed(done.metrics, WIDTH)
-    above = y.mean(axis=0) >= LEVEL
+    arrived = float(arrival(x, y.mean(axis=0), LEVEL))
     return {
         "batch": batch,
         "eta": eta,
-        "trajectories": int(x[above.argmax()]) if above.any() else None,
+        "trajectories": None if math.isnan(arrived) else int(arrived),
         "end": round(float(y[:, -1].mean()), 1),
     }
 

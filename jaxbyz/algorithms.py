@@ -139,7 +139,7 @@ def decbyzpg(
     attack = no_attack() if attack is None else attack
     schedule = fixed(K, byzantine) if schedule is None else schedule
     interference = attack.interfere(environment.actions) if attack.interfere else None
-    always_large = (p == 1 and period is None) or period == 1
+    always_large = _always_large(p, period)
     sample = sampler(environment, policy, page, interference, always_large)
     here = Places(K)
 
@@ -214,7 +214,7 @@ def byzpg(
     attack = no_attack() if attack is None else attack
     schedule = fixed(K, byzantine) if schedule is None else schedule
     interference = attack.interfere(environment.actions) if attack.interfere else None
-    always_large = (p == 1 and period is None) or period == 1
+    always_large = _always_large(p, period)
     sample = sampler(environment, policy, page, interference, always_large)
     here = Places(K)
 
@@ -340,6 +340,11 @@ def _start(
         rules,
         attack.init(senders, D),
     )
+
+
+def _always_large(p: float, period: int | None) -> bool:
+    """Whether no iteration can have a small batch."""
+    return p == 1 if period is None else period == 1
 
 
 class _Keys(NamedTuple):

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxbyz import distributed, results
 from jaxbyz.config import Config, to_dict
-from jaxbyz.registry import UsageError
+from jaxbyz.registry import UsageError, first_line
 from jaxbyz.training import Run
 
 FORMAT = 1
@@ -58,7 +58,7 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
             raise  # it is not the disk, another process is gone
         if distributed.leads():
             _remove_unfinished(folder)
-        reason = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise UsageError(
             f"{place}: the checkpoint could not be written ({reason[:300]}); earlier ones are as they were"
         ) from error

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import optax
 
-from jaxbyz.agreements import agreements, theorem_rounds
+from jaxbyz.agreements import Agreement, agreements, theorem_rounds
 from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.api import make_agreement, make_attack, make_rule
 from jaxbyz.attacks import attacks
@@ -211,6 +211,17 @@ def rule_spec(config: Config) -> str:
     return config.aggregator if config.pre_aggregator == "none" else f"{config.pre_aggregator}+{config.aggregator}"
 
 
+def agreement_of(config: Config) -> Agreement | None:
+    """The agreement that the options name, None for `none`; whether the algorithm uses it is `agrees`."""
+    agreement = make_agreement(config.agreement, config.agents, config.byzantine, config.kappa_rounds())
+    return None if agreement is None else agreement._replace(tolerance=config.tolerance)
+
+
+def agrees(config: Config) -> bool:
+    """Whether agents agree on parameters: there is nothing to agree on with a server, and naive algorithms do not."""
+    return config.algorithm not in (*CENTRAL, *NAIVE) and config.agreement != "none"
+
+
 def build(config: Config, iterations: int | None = None) -> Algorithm:
     """The algorithm a configuration names, with its environment, policy, rules and attack.
 
@@ -238,10 +249,7 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         clip=config.weight_clip,
     )
     eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
-    agreement = make_agreement(config.agreement, K, f, config.kappa_rounds())
-    if agreement is not None:
-        agreement = agreement._replace(tolerance=config.tolerance)
-    aggregator = make_rule(rule_spec(config), K, f)
+    aggregator, agreement = make_rule(rule_spec(config), K, f), agreement_of(config)
     check_rule(aggregator, K, policy.size)
     if agreement is not None:
         check_rule(agreement.rule, K, policy.size)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxbyz.registry import UsageError
+from jaxbyz.registry import UsageError, first_line
 
 HEARTBEAT_SECONDS = 20  # a process that says nothing for so long is taken for dead; JAX's default is 100
 REFUSED = -1
@@ -38,10 +38,9 @@ def initialise() -> None:
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise UsageError(
-            f"--distributed: {reason} Start it under Slurm, Open MPI or Kubernetes, or set JAX_COORDINATOR_ADDRESS, "
-            "JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+            f"--distributed: {first_line(error)} Start it under Slurm, Open MPI or Kubernetes, or set "
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from error
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
+from jaxbyz.batching import batch_all
 from jaxbyz.environments import Environment
 from jaxbyz.estimators import Estimator, estimate, importance_weights
 from jaxbyz.policies import Policy
@@ -167,14 +168,8 @@ def fold_agents(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @folded.def_vmap
     def rule(size: int, batched: list[bool], *arguments: Any) -> tuple[Any, Any]:
-        def flat(argument: Any, is_batched: Any) -> Any:
-            def leaf(x: Array, b: bool) -> Array:
-                x = x if b else jnp.broadcast_to(x, (size, *x.shape))
-                return x.reshape(size * x.shape[1], *x.shape[2:])
-
-            return jax.tree.map(leaf, argument, is_batched)
-
-        result = folded(*(flat(a, b) for a, b in zip(arguments, batched, strict=True)))
+        everyone = batch_all(size, tuple(batched), arguments)
+        result = folded(*jax.tree.map(lambda x: x.reshape(size * x.shape[1], *x.shape[2:]), everyone))
         result = jax.tree.map(lambda x: x.reshape(size, x.shape[0] // size, *x.shape[1:]), result)
         return result, jax.tree.map(lambda _: True, result)
 
@@ -194,10 +189,7 @@ def switch(coin: Array, if_true: Callable[..., Any], if_false: Callable[..., Any
 
     @choose.def_vmap
     def rule(size: int, batched: list[Any], coin: Array, *operands: Any) -> tuple[Any, Any]:
-        def spread(leaf: Array, is_batched: bool) -> Array:
-            return leaf if is_batched else jnp.broadcast_to(leaf, (size, *leaf.shape))
-
-        operands = jax.tree.map(spread, operands, tuple(batched[1:]))
+        operands = batch_all(size, tuple(batched[1:]), operands)
         if batched[0]:
             both = jax.vmap(if_true)(*operands), jax.vmap(if_false)(*operands)
             result = jax.tree.map(lambda a, b: jnp.where(coin.reshape(-1, *[1] * (a.ndim - 1)), a, b), *both)

@@ -17,6 +17,11 @@ class UsageError(ValueError):
     """A mistake of the user's: one line that names the option, the value and what is allowed."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class Entry(NamedTuple):
     """factory: builds the component from keyword options, among them `agents` and `byzantine` if it takes them.
     limit: the rule stands while f < limit·K; None when there is no limit to enforce."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from jaxbyz.algorithms import Metrics
 from jaxbyz.config import OUTPUTS, Config, from_dict, to_dict
-from jaxbyz.registry import UsageError
+from jaxbyz.registry import UsageError, first_line
 
 FORMAT = 1
 JSON_BYTES = 2**20  # config.json and its like are a few kilobytes
@@ -90,6 +90,16 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a picture or a page to `path`, which a user chose: its folder is made, what goes wrong is one line."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(f"out={path}: cannot be written ({error.strerror})") from error
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -224,8 +234,7 @@ def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{path}: not readable as JSON ({reason})") from error
+        raise UsageError(f"{path}: not readable as JSON ({first_line(error)})") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path}: one JSON object is expected")
     return value

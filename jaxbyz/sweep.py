@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from jaxbyz import experiment, results
 from jaxbyz.config import FIELDS, resolve
-from jaxbyz.registry import UsageError
+from jaxbyz.registry import UsageError, first_line
 from jaxbyz.reporters import Reporter
 
 FILE_BYTES = 2**20
@@ -64,7 +64,7 @@ def load_sweep(path: str | Path) -> Sweep:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not readable as TOML ({str(error).splitlines()[0]})") from error
+        raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
     for name, value in values.items():
         kind = TABLES.get(name)
         if kind is None:

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.environments.rendering import drawable, save_gif, save_strip
     from jaxbyz.registry import UsageError
     from jaxbyz.report.episodes import film
-    from jaxbyz.results import load_run
+    from jaxbyz.results import load_run, writing
 
     data = load_run(arguments.folder)
     if data.config.env not in drawable():
@@ -47,11 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     theta = parameters[arguments.run_seed, arguments.agent]
     shown = film(data.config, theta, seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
-    try:
+    with writing(out):
         save_gif(shown.frames, out, arguments.fps)
         save_strip(shown.frames, strip, arguments.columns)
-    except OSError as error:
-        raise UsageError(f"out={out}: cannot be written ({error.strerror})") from error
     print(f"return {shown.total:.1f} in {shown.steps} steps")
     print(out)
     print(strip)

@@ -107,9 +107,10 @@ def say(line: str) -> None:
 
 def lost(arguments: argparse.Namespace, error: Exception) -> NoReturn:
     """End at once: the others are gone, and JAX would wait for them at the door."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    from jaxbyz.registry import first_line
+
     again = f"; `jaxbyz resume {arguments.out} --distributed` with all of them goes on" if arguments.out else ""
-    say(f"lost another process ({reason[:200]}){again}")
+    say(f"lost another process ({first_line(error)[:200]}){again}")
     os._exit(1)
 
 

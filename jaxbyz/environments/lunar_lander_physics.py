@@ -54,6 +54,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.batching import batch_all
 from jaxbyz.environments.apart import on_cpu
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
@@ -327,10 +328,7 @@ def step(world: World, over: jax.Array) -> World:
 
 @step.def_vmap
 def _step_batch(axis_size: int, in_batched: list[Any], world: World, over: jax.Array) -> tuple[World, World]:
-    def spread(leaf: jax.Array, batched: bool) -> jax.Array:
-        return leaf if batched else jnp.broadcast_to(leaf, (axis_size, *leaf.shape))
-
-    world, over = jax.tree.map(spread, (world, over), tuple(in_batched))
+    world, over = batch_all(axis_size, tuple(in_batched), (world, over))
     return step(world, over), jax.tree.map(lambda _: True, world)
 
 

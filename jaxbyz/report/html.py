@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.config import CENTRAL, NAIVE, to_dict
+from jaxbyz.config import agrees, to_dict
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.registry import UsageError
 from jaxbyz.report import plots
@@ -23,7 +23,7 @@ from jaxbyz.report.replay import replay
 from jaxbyz.report.runs import check_same_environment, command, labels, rule_name, shares_over_time, table_of
 from jaxbyz.report.statistics import mean_and_std, stratified_iqm
 from jaxbyz.report.tables import LEVELS, final_returns, smoothed, trajectories_of_mean
-from jaxbyz.results import RunData
+from jaxbyz.results import RunData, writing
 
 POINTS = 300  # a curve has at most so many
 FRAMES = 120  # an animated episode, too
@@ -45,11 +45,8 @@ def write_report(
     data = page_data(runs, title=title, width=width)
     data["animations"] = animated(runs[:animations])
     data["left_out"] = max(0, len(runs) - animations) if animations else 0
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         path.write_text(page(data), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"out={path}: cannot be written ({error.strerror})") from error
     return path
 
 
@@ -197,7 +194,7 @@ def _episode(run: RunData, path: Path) -> tuple[Path, str] | None:
 
 def _agreement(run: RunData, path: Path) -> tuple[Path, str] | None:
     """The first seed's first iterations agree."""
-    if run.config.algorithm in (*CENTRAL, *NAIVE) or run.config.agreement == "none":
+    if not agrees(run.config):
         return None
     trace = replay(run.config, 0, 3)
     apart = np.linalg.norm(np.ptp(trace.parameters[:, 0], axis=1))

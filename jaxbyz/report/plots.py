@@ -16,6 +16,7 @@ from jaxbyz.report.replay import Trace, plane
 from jaxbyz.report.runs import Finished, check_same_environment, label, labels, rule_name, shares_over_time, table_of
 from jaxbyz.report.statistics import SPREADS
 from jaxbyz.report.tables import smoothed
+from jaxbyz.results import writing
 
 # Okabe and Ito's palette, told apart with every common colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -55,12 +56,8 @@ def save(drawing: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"out={path}: the name must end in .png, .svg or .pdf")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
-            drawing.savefig(path, dpi=150)
-    except OSError as error:
-        raise UsageError(f"out={path}: cannot be written ({error.strerror})") from error
+    with writing(path), matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+        drawing.savefig(path, dpi=150)
     return path
 
 
@@ -192,11 +189,8 @@ def agreement_animation(trace: Trace, out: str | Path, *, fps: float = 4.0, size
         for i in range(len(held)):
             frames.append(_agreement_frame(honest[: i + 1], told[i], radius, t, i, size))
     pictures = [frame.quantize(64, dither=Image.Dither.NONE) for frame in frames]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path):
         pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=round(1000 / fps), loop=0)
-    except OSError as error:
-        raise UsageError(f"out={path}: cannot be written ({error.strerror})") from error
     return path
 
 

@@ -13,10 +13,10 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz import experiment
 from jaxbyz.agreements import Agreement, run_agreement
 from jaxbyz.algorithms import State, _keys
-from jaxbyz.api import make_agreement, make_attack
+from jaxbyz.api import make_attack
 from jaxbyz.attacks import Attack
 from jaxbyz.communication import omniscient_view, received
-from jaxbyz.config import CENTRAL, NAIVE, Config, build
+from jaxbyz.config import Config, agreement_of, agrees, build
 from jaxbyz.registry import UsageError
 
 
@@ -60,7 +60,8 @@ def trace_agreement(
 
 def replay(config: Config, seed: int = 0, iterations: int = 1) -> Trace:
     """The first iterations of one seed of a run (counted from 0): the same keys and coins, hence the same numbers."""
-    if config.algorithm in (*CENTRAL, *NAIVE) or config.agreement == "none":
+    agreement = agreement_of(config)
+    if agreement is None or not agrees(config):
         raise UsageError(f"algorithm={config.algorithm}, agreement={config.agreement}: there is no agreement to show")
     if not 0 <= seed < config.seeds:
         raise UsageError(f"seed={seed}: the run has seeds 0 to {config.seeds - 1}")
@@ -69,10 +70,7 @@ def replay(config: Config, seed: int = 0, iterations: int = 1) -> Trace:
     coins = planned.coins if planned.coins.ndim == 1 else planned.coins[seed]
     iterations = min(iterations, len(coins))
     alone = build(dataclasses.replace(config, agreement="none"), len(coins))  # proposes, and does not agree
-    agreement = make_agreement(config.agreement, K, f, config.kappa_rounds())
     attack = make_attack(config.attack, K, f)
-    assert agreement is not None
-    agreement = agreement._replace(tolerance=config.tolerance)
 
     def step(state: State, coin: Array) -> tuple[State, tuple[Array, Array, Array]]:
         proposed, metrics = alone.step(state, coin)

@@ -39,18 +39,21 @@ def smoothed(metrics: dict[str, np.ndarray], width: int = 100) -> tuple[np.ndarr
     return grid, np.stack(rows)
 
 
+def arrival(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
+    """x [G] at which curves y [G] or [n, G] first reach a level, NaN if never. A NaN in y is below any level."""
+    reached = np.nan_to_num(y, nan=-np.inf) >= level
+    return np.where(reached.any(axis=-1), x[np.argmax(reached, axis=-1)], np.nan)
+
+
 def trajectories_to(metrics: dict[str, np.ndarray], level: float) -> np.ndarray:
     """[seeds] trajectories an agent until the smoothed return first reaches `level`; NaN when it never does."""
-    x, y = smoothed(metrics)
-    reached = y >= level
-    return np.where(reached.any(axis=1), x[np.argmax(reached, axis=1)], np.nan)
+    return arrival(*smoothed(metrics), level)
 
 
 def trajectories_of_mean(metrics: dict[str, np.ndarray], level: float) -> float:
     """Trajectories an agent until the mean over seeds of the smoothed return reaches `level`; NaN if it never does."""
     x, y = smoothed(metrics)
-    above = y.mean(axis=0) >= level
-    return float(x[np.argmax(above)]) if above.any() else float("nan")
+    return float(arrival(x, y.mean(axis=0), level))
 
 
 def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from jaxbyz.report.plots import COLOURS, curve, figure, save
+from jaxbyz.report.tables import arrival
 from jaxbyz.reproduction.claims import Claim, claims
 from jaxbyz.reproduction.figures import FIGURES, Curve, paper_curve
 from jaxbyz.reproduction.parts import Part
+from jaxbyz.results import writing
 
 AT = (2000, 4000, 6000, 8000)
 LEVELS = {"CartPole": (195, 475), "LunarLander": (0, 200)}
@@ -39,19 +41,17 @@ def draw(name: str, parts: dict[str, Part], out: Path, spread: bool = True) -> P
     return save(drawing, out)
 
 
-def reached(x: np.ndarray, y: np.ndarray, level: float) -> str:
-    """Trajectories at which a curve first reaches a level."""
-    above = np.nan_to_num(y, nan=-np.inf) >= level
-    return str(int(x[np.argmax(above)])) if above.any() else "–"
-
-
 def row(environment: str, x: np.ndarray, y: np.ndarray) -> list[str]:
     """Return at four points, then trajectories to the two levels."""
     cells = []
     for at in AT:
         near = int(np.argmin(np.abs(x - at)))
         cells.append(f"{y[near]:.0f}" if abs(x[near] - at) <= 100 and not np.isnan(y[near]) else "–")
-    return [*cells, *(reached(x, y, level) for level in LEVELS[environment])]
+    return [*cells, *(_count(arrival(x, y, level)) for level in LEVELS[environment])]
+
+
+def _count(value: np.ndarray) -> str:
+    return "–" if np.isnan(value) else str(int(value))
 
 
 def curve_table(figures: list[str], parts: dict[str, Part]) -> list[str]:
@@ -117,9 +117,9 @@ def claim_table(parts: dict[str, Part]) -> list[str]:
 def write_table(figures: list[str], parts: dict[str, Part], out: Path, setting: str) -> Path:
     """Write both tables as Markdown; ours first, the paper's in brackets."""
     lines = [f"# Reproduction, setting `{setting}`", ""]
-    lines += ["Return of honest agents, mean over seeds: ours, in brackets the paper's. Levels are CartPole's, in", ""]
-    lines[-2] += " brackets LunarLander's."
+    levels = "Levels are CartPole's, in brackets LunarLander's."
+    lines += [f"Return of honest agents, mean over seeds: ours, in brackets the paper's. {levels}", ""]
     lines += ["## Claims", "", *claim_table(parts), "", "## Curves", "", *curve_table(figures, parts)]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("\n".join(lines).rstrip() + "\n")
+    with writing(out):
+        out.write_text("\n".join(lines).rstrip() + "\n")
     return out

@@ -6,7 +6,6 @@ every 100 trajectories. A finished file is never trained again, and files made o
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from jaxbyz.registry import UsageError
 from jaxbyz.report.tables import smoothed
 from jaxbyz.reporters import Reporter
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, Curve
-from jaxbyz.results import describe_environment, write_json
+from jaxbyz.results import describe_environment, read_json, write_json
 
 FORMAT = 1
 
@@ -62,33 +61,31 @@ def run_part(folder: Path, name: str, config: Config, reporter: Reporter | None 
             raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
         return False
     folder.mkdir(parents=True, exist_ok=True)
-    begin = time.monotonic()
-    done = experiment.run(config, None, reporter)
-    x, y = smoothed(done.metrics)
-    write_json(
-        path,
-        {
-            "format": FORMAT,
-            "name": name,
-            "config": to_dict(config),
-            "environment": describe_environment(),
-            "seconds": round(time.monotonic() - begin, 1),
-            "finite": done.finite,
-            "trajectories": [int(value) for value in x],
-            "return": [[round(float(value), 2) for value in row] for row in y],
-        },
-    )
+    _, record = recorded(name, config, reporter)
+    write_json(path, {"format": FORMAT, **record})
     return True
 
 
+def recorded(name: str, config: Config, reporter: Reporter | None = None) -> tuple[experiment.Experiment, dict]:
+    """Train, and put into plain values what a small file keeps of it."""
+    begin = time.monotonic()
+    done = experiment.run(config, None, reporter)
+    x, y = smoothed(done.metrics)
+    return done, {
+        "name": name,
+        "config": to_dict(config),
+        "environment": describe_environment(),
+        "seconds": round(time.monotonic() - begin, 1),
+        "finite": done.finite,
+        "trajectories": [int(value) for value in x],
+        "return": [[round(float(value), 2) for value in row] for row in y],
+    }
+
+
 def _read(path: Path) -> dict:
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not readable as JSON ({error})") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        found = data.get("format") if isinstance(data, dict) else None
-        raise UsageError(f"{path}: results of another version (format {found}, this one reads {FORMAT})")
+    data = read_json(path)
+    if data.get("format") != FORMAT:
+        raise UsageError(f"{path}: results of another version (format {data.get('format')}, this one reads {FORMAT})")
     return data
 
 
