@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
+from jaxbyz.rules.shortcuts import shortcut
 from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows
 
 State = Any  # a pytree of arrays; () for a rule without memory
@@ -82,23 +83,26 @@ def chosen(weights: Float[Array, " n"], ok: Array) -> Float[Array, " n"]:
 
 @jax.custom_jvp
 def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Array, "m D"]:
-    """shares @ messages with 0·inf = 0: rows nobody uses are zeroed first. Exact for a one-hot share.
+    """shares @ messages with 0·inf = 0: rows nobody uses count as zero. Exact for a one-hot share.
 
-    One row (m = 1) is summed in one fused loop over D without a copy of the messages.
+    One row (m = 1) is summed in one fused loop over D. Several are a product, without a copy of the messages unless
+    there is a row to leave out.
     """
     m, n = shares.shape
     if m == 1 and n <= NETWORK_LIMIT:
         parts = [jnp.where(shares[0, i] != 0, shares[0, i] * messages[i], 0.0) for i in range(n)]
         return add_rows(parts)[None]
-    return jnp.matmul(shares, _used(shares, messages), precision=jax.lax.Precision.HIGHEST)
+    return shortcut(jnp.all(shares.any(axis=0)), _product, lambda s, x: _product(s, _used(s, x)), shares, messages)
+
+
+def _product(shares: Array, messages: Array) -> Array:
+    return jnp.matmul(shares, messages, precision=jax.lax.Precision.HIGHEST)
 
 
 @mix.defjvp
 def _mix_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     (shares, messages), (d_shares, d_messages) = primals, tangents
-    exact = jax.lax.Precision.HIGHEST
-    d = jnp.matmul(d_shares, _used(shares, messages), precision=exact) + jnp.matmul(shares, d_messages, precision=exact)
-    return mix(shares, messages), d
+    return mix(shares, messages), _product(d_shares, _used(shares, messages)) + _product(shares, d_messages)
 
 
 def _used(shares: Array, messages: Array) -> Array:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxbyz.rules.base import largest_square
+from jaxbyz.rules.shortcuts import shortcut
 from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
 
-TILE = 512  # coordinates of a [n, TILE] block in the second-level cache
+TILE = 1024  # coordinates of a [n, TILE] block in the second-level cache
+LANES = 16  # matrix products take rows by so many at a time; those left over cost as much as a whole group
+
+
+def gram_matrix(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
+    """⟨x_i − c, x_j − c⟩ as [n, n] around a point c such that distances keep their digits, and the usable rows, [n].
+
+    Rows and columns of unusable messages are zero. c is the origin where that will do, and else the coordinate-wise
+    median, as in `centred_gram`. For results that do not depend on c.
+    """
+    return _usable_products(_around_some_point(messages))
 
 
 def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
@@ -18,55 +31,95 @@ def centred_gram(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Ar
     Rows and columns of unusable messages are zero. A non-finite entry spoils only its own row and column of the
     product, so one product serves to find and to exclude such rows. c is near the honest rows whatever the others sent.
     """
-    gram = _products(messages, median_rows(messages))
-    ok = jnp.diagonal(gram) <= largest_square(messages.dtype)  # a comparison with NaN is False
-    return jnp.where(ok[:, None] & ok[None, :], gram, 0.0), ok
+    return _usable_products(_products(messages, median_rows(messages)))
+
+
+def _usable_products(products: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Array]:
+    ok = jnp.diagonal(products) <= largest_square(products.dtype)  # a comparison with NaN is False
+    return jnp.where(ok[:, None] & ok[None, :], products, 0.0), ok
 
 
 @jax.custom_jvp
-def _products(messages: Float[Array, "n D"], centre: Float[Array, " D"]) -> Float[Array, "n n"]:
+def _around_some_point(messages: Float[Array, "n D"]) -> Float[Array, "n n"]:
+    """Products around the origin, and again around the median if distances would have lost digits to the first."""
+    raw = _products(messages, None)
+    return shortcut(_resolved(raw), lambda raw, _: raw, lambda _, x: _products(x, median_rows(x)), raw, messages)
+
+
+@_around_some_point.defjvp
+def _around_some_point_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (messages,) = primals
+    centre = median_rows(messages)
+    return jax.jvp(lambda x: _products(x, centre), primals, tangents)
+
+
+def _resolved(products: Float[Array, "n n"]) -> Bool[Array, ""]:
+    """Whether every row is usable and ‖x_i − x_j‖² ≥ (‖x_i‖² + ‖x_j‖²)/16 for more than half of the others j.
+
+    One of those j is honest, so ‖x_i‖² is at most 16 times the square of the honest diameter for honest i, and rounding
+    in an honest distance small beside that diameter. Colluders who send the same need not be told apart.
+    """
+    n = products.shape[0]
+    lengths = jnp.diagonal(products)
+    apart = products <= (15.0 / 32.0) * (lengths[:, None] + lengths[None, :])
+    apart = apart & ~jnp.eye(n, dtype=bool)
+    return jnp.all((lengths <= largest_square(products.dtype)) & (2 * jnp.sum(apart, axis=1) > n - 1))
+
+
+@jax.custom_jvp
+def _products(messages: Float[Array, "n D"], centre: Float[Array, " D"] | None) -> Float[Array, "n n"]:
     """⟨x_i − c, x_j − c⟩, exactly symmetric; in tiles of D that stay in the cache: x − c is never written out."""
     n, D = messages.shape
+    tiles = D // TILE if D >= 2 * TILE else 0
 
-    def part(x: Array, c: Array) -> Array:
-        y = x - c[None]
-        return jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
-
-    tiles = D // TILE if D >= 4 * TILE else 0
+    def tile(start: int | Array, size: int) -> Array:
+        x = jax.lax.dynamic_slice_in_dim(messages, start, size, axis=1)
+        return x if centre is None else x - jax.lax.dynamic_slice_in_dim(centre, start, size)[None]
 
     def add(i: Array, total: Array) -> Array:
-        x = jax.lax.dynamic_slice_in_dim(messages, i * TILE, TILE, axis=1)
-        return total + part(x, jax.lax.dynamic_slice_in_dim(centre, i * TILE, TILE))
+        return total + _tile_products(tile(i * TILE, TILE))
 
-    gram = jnp.zeros((n, n), messages.dtype)
+    total = jnp.zeros((n, n), messages.dtype)
     if tiles:
-        gram = jax.lax.fori_loop(0, tiles, add, gram)
+        total = jax.lax.fori_loop(0, tiles, add, total)
     if tiles * TILE < D:
-        gram = gram + part(messages[:, tiles * TILE :], centre[tiles * TILE :])
-    return 0.5 * (gram + gram.T)
+        total = total + _tile_products(tile(tiles * TILE, D - tiles * TILE))
+    return 0.5 * (total + total.T)
+
+
+def _tile_products(y: Float[Array, "n d"]) -> Float[Array, "n n"]:
+    """y yᵀ: everyone with the rows that make whole groups of LANES, then the few that are left with each other."""
+    exact = jax.lax.Precision.HIGHEST
+    whole = len(y) - len(y) % LANES
+    if whole in (0, len(y)):
+        return jnp.matmul(y, y.T, precision=exact)
+    most = jnp.matmul(y, y[:whole].T, precision=exact)  # [n, whole]
+    corner = jnp.matmul(y[whole:], y[whole:].T, precision=exact)
+    rest = jnp.concatenate([most[whole:].T, corner])  # [n, n − whole], by symmetry
+    return jnp.concatenate([most, rest], axis=1)
 
 
 @_products.defjvp
-def _products_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _products_jvp(primals: tuple[Array, Any], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
     """As the product's own derivative, with c fixed and unusable rows as zero: 0·∞ must not enter a gradient."""
     (messages, centre), (d_messages, _) = primals, tangents
-    gram = _products(messages, centre)
-    ok = jnp.diagonal(gram) <= largest_square(messages.dtype)
-    y = jnp.where(ok[:, None], messages - centre[None], 0.0)
+    products = _products(messages, centre)
+    ok = jnp.diagonal(products) <= largest_square(messages.dtype)
+    y = jnp.where(ok[:, None], messages if centre is None else messages - centre[None], 0.0)
     half = jnp.matmul(d_messages, y.T, precision=jax.lax.Precision.HIGHEST)
-    return gram, half + half.T
+    return products, half + half.T
 
 
 def squared_distances(messages: Float[Array, "n D"]) -> Float[Array, "n n"]:
     """‖x_i − x_j‖² as [n, n]; infinite where either row is unusable, zero on the diagonal of usable rows.
 
     One matrix product: ‖x_i − x_j‖² = ‖y_i‖² + ‖y_j‖² − 2⟨y_i, y_j⟩ with y = x − c. The identity cancels for points
-    close to each other and far from c, so c is the coordinate-wise median: near the honest rows whatever the others
-    sent. What rounding is left falls on pairs of far rows, which an adversary could move at will anyway.
+    close to each other and far from c, so unless c = 0 will do it is the coordinate-wise median: near the honest rows
+    whatever the others sent. What rounding is left falls on pairs of far rows, which an adversary could move anyway.
     """
-    gram, ok = centred_gram(messages)
-    norms = jnp.diagonal(gram)
-    squares = jnp.maximum(norms[:, None] + norms[None, :] - 2.0 * gram, 0.0)
+    products, ok = gram_matrix(messages)
+    norms = jnp.diagonal(products)
+    squares = jnp.maximum(norms[:, None] + norms[None, :] - 2.0 * products, 0.0)
     squares = jnp.where(jnp.eye(len(ok), dtype=bool), 0.0, squares)
     return jnp.where(ok[:, None] & ok[None, :], squares, jnp.inf)
 

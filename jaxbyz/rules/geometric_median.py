@@ -12,6 +12,7 @@ from jaxtyping import Array
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, inverse_norm_above, largest_square, mix, squared_norms, weighted
 from jaxbyz.rules.distances import centred_gram
+from jaxbyz.rules.shortcuts import shortcut
 from jaxbyz.rules.sorting import computed_once, median_rows
 
 
@@ -28,6 +29,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         raise UsageError(f"rfa: start={start!r} is unknown: median or zero")
     if rounds < 1:
         raise UsageError(f"rfa: rounds={rounds}: at least 1")
+    exact = jax.lax.Precision.HIGHEST
 
     def weights(messages: Array) -> Array:
         few = start == "median" and messages.shape[0] <= 2 * rounds
@@ -40,20 +42,46 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         share = reweigh(ok, lengths, messages.dtype)
         w = share(lengths)
         for _ in range(rounds - 1):
-            pull = jnp.matmul(gram, w, precision=jax.lax.Precision.HIGHEST)
+            pull = jnp.matmul(gram, w, precision=exact)
             w = share(jnp.maximum(lengths - 2.0 * pull + jnp.dot(w, pull), 0.0))
         return w
 
+    @jax.custom_jvp
     def by_passes(messages: Array) -> Array:
+        """Two products with the messages a round, and again by differences if digits were lost to the first."""
+
+        def from_point(w: Array) -> tuple[Array, Array]:
+            z = jnp.matmul(w, messages, precision=exact)
+            squares = lengths - 2.0 * jnp.matmul(messages, z, precision=exact) + jnp.dot(z, z, precision=exact)
+            return squares, jnp.all(squares >= lengths / 64.0)
+
+        lengths = squared_norms(messages)
+        w, kept = iterate(messages, from_point)
+        sound = kept & jnp.all(lengths <= largest_square(messages.dtype))
+        return shortcut(sound, lambda w, _: w, lambda _, x: by_differences(x), w, messages)
+
+    @by_passes.defjvp
+    def _by_passes_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        return jax.jvp(by_differences, primals, tangents)
+
+    def by_differences(messages: Array) -> Array:
+        def from_point(w: Array) -> tuple[Array, Array]:
+            z = computed_once(lambda part: mix(w[None], part)[0], messages)
+            return squared_norms(messages - z[None]), jnp.asarray(True)
+
+        return iterate(messages, from_point)[0]
+
+    def iterate(messages: Array, from_point: Callable[[Array], tuple[Array, Array]]) -> tuple[Array, Array]:
+        """Weights after all rounds; from_point: weights -> squared distances from that point, and whether they hold."""
         first = median_rows(messages) if start == "median" else jnp.zeros_like(messages[0])
         squares = squared_norms(messages - first[None])
         ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
         share = reweigh(ok, jnp.where(ok, squares, 0.0), messages.dtype)
-        w = share(squares)
+        w, all_hold = share(squares), jnp.asarray(True)
         for _ in range(rounds - 1):
-            z = computed_once(lambda part, w=w: mix(w[None], part)[0], messages)
-            w = share(squared_norms(messages - z[None]))
-        return w
+            squares, hold = from_point(w)
+            w, all_hold = share(squares), all_hold & hold
+        return w, all_hold
 
     def reweigh(ok: Array, squares: Array, dtype: Any) -> Callable[[Array], Array]:
         """Squared distances [n] -> weights [n], with the floor set by the squared distances from the start."""

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, chosen, weighted
-from jaxbyz.rules.distances import centred_gram
+from jaxbyz.rules.distances import gram_matrix
 from jaxbyz.rules.spectral import projections, weighted_gram
 
 CHUNK = 64  # subsets whose bounds are sharpened together
@@ -225,7 +225,7 @@ def smea(byzantine: int = 0, *, subsets: int = 20_000) -> Rule:
         n = messages.shape[0]
         if 2 * byzantine >= n:
             raise UsageError(f"smea: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
-        gram, ok = centred_gram(jax.lax.stop_gradient(messages))
+        gram, ok = gram_matrix(jax.lax.stop_gradient(messages))
         if byzantine == 0:
             kept = jnp.ones(n, gram.dtype)
         elif math.comb(n, byzantine) <= subsets:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, usable, weighted
-from jaxbyz.rules.distances import centred_gram, lowest
+from jaxbyz.rules.distances import gram_matrix, lowest
 
 SQUARINGS = 15  # the matrix to the power 2^15: eigenvalues within a factor 1 − 1e-4 of the largest count as equal
 
@@ -74,7 +74,7 @@ def caf(byzantine: int = 0) -> Rule:
         n = messages.shape[0]
         if 2 * byzantine >= n:
             raise UsageError(f"caf: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
-        gram, ok = centred_gram(messages)
+        gram, ok = gram_matrix(messages)
 
         def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             c, best, least = carry
@@ -123,7 +123,7 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
 
         def kept(key: PRNGKeyArray) -> Array:
             picked = sampled_coordinates(key, D, coordinates)
-            gram, _ = centred_gram(votes if picked is None else votes[:, picked])
+            gram, _ = gram_matrix(votes if picked is None else votes[:, picked])
             share = ok / jnp.maximum(jnp.sum(ok), 1).astype(gram.dtype)
             _, tau = projections(gram, share)
             return lowest(jnp.where(ok, tau, jnp.inf), n - drop) > 0
