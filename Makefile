@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Every CPU core becomes one JAX device (jaxbyz sets it by itself on the command line).
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist docs notebooks clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist docs notebooks theory clean setup
 
 setup: $(VENV)/.installed
 
@@ -74,6 +74,10 @@ docs: setup
 notebooks: setup
 	$(BIN)/jupytext --to ipynb --set-kernel python3 notebooks/*.py
 	$(BIN)/jupyter-execute --inplace --NotebookClient.record_timing=False notebooks/*.ipynb
+
+# The paper's corollaries on a small exact MDP: slopes, pictures and benchmarks/results/theory.json.
+theory: setup
+	$(BIN)/python benchmarks/theory.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist site
