@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -412,6 +413,15 @@ def of_series(report: dict, key: tuple[str, bool], **fixed: float) -> list[dict]
     return [row for row in mine if all(row[what] == x for what, x in fixed.items())]
 
 
+def logarithmic(axes: Any, ticks: Iterable[float]) -> None:
+    """Both axes logarithmic, these marks on the first."""
+    marks = sorted(set(ticks))
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(marks, [f"{x:g}" for x in marks])
+    axes.set_xticks([], minor=True)
+
+
 def pictures(report: dict, folder: Path) -> None:
     """theory-convergence.png, theory-trajectories.png, theory-agreement.png."""
     from jaxbyz.report.plots import figure, save
@@ -440,8 +450,7 @@ def pictures(report: dict, folder: Path) -> None:
             (what, value), *_ = fixed.items()
             name = f"{label}, {'ε' if what == 'epsilon' else what} = {value}"
             place.errorbar([row[variable] for row in rows], y, np.abs(about.T), marker="o", markersize=4, label=name)
-        place.set_xscale("log")
-        place.set_yscale("log")
+        logarithmic(place, (*AGENTS, 5, 10, 20, 40) if variable == "K" else (*TARGETS, *ATTACKED_TARGETS))
         place.set_xlabel("agents K" if variable == "K" else "target ε")
         place.set_ylabel("trajectories per agent until ε²")
         place.legend(fontsize=7, frameon=False)
@@ -454,6 +463,7 @@ def pictures(report: dict, folder: Path) -> None:
     for row in report["diameter"]:
         left.semilogy(rounds, row["ratio"], "o-", markersize=3, label=f"{row['agreement']}, {row['byzantine']} of 13")
     left.semilogy(rounds, [2.0**-k for k in rounds], "k:", label="2^−κ")
+    left.set_ylim(bottom=1e-5)  # below are the last digits of a float
     left.set_xlabel("agreement rounds κ")
     left.set_ylabel("largest honest diameter after / before")
     for place, variable in ((middle, "N"), (right, "K")):
@@ -466,8 +476,7 @@ def pictures(report: dict, folder: Path) -> None:
         other = {"N": ("large batch N", "K = 20"), "K": ("agents K", "N = 256")}[variable]
         first = next(r for r in report["bias"]["rows"] if r["against"] == variable)
         place.plot(x, [first["error"] * x[0] / v for v in x], "k:", label="slope −1")
-        place.set_xscale("log")
-        place.set_yscale("log")
+        logarithmic(place, x)
         place.set_xlabel(other[0])
         place.set_ylabel(f"E‖v − ∇J‖², {other[1]}")
     for place in (left, middle, right):
