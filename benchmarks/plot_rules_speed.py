@@ -19,7 +19,7 @@ def main() -> None:
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for panel, moving, fixed, at in ((panels[0], "n", "D", 1000), (panels[1], "D", "n", 50)):
         for name in RULES:
-            points = sorted((r[moving], min(r["samples_s"]["jaxbyz"]) * 1e3) for r in rows
+            points = sorted((r[moving], min(map(min, r["samples_s"]["jaxbyz"])) * 1e3) for r in rows
                             if r["rule"] == name and r[fixed] == at)  # fmt: skip
             if points:
                 panel.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=name)

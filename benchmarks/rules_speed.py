@@ -2,9 +2,10 @@
 
     python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 50x1000 …] [--out FILE]
 
-PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request, so that for
-each rule and size all programs are timed within seconds of each other, with their threads left at their defaults.
-Each is warmed up and timed until REPEATS calls or BUDGET seconds; raw samples are stored, the least is compared.
+PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each
+rule and size the programs take turns, with threads left at their defaults: in each of TURNS, every one is warmed up and
+timed until REPEATS calls or BUDGET seconds (one that takes longer has one turn). A turn's ratio compares the least of
+each; stored are all samples, and the median and the range of the ratios.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-REPEATS, BUDGET = 9, 3.0
-SIZES = ("10x1000", "50x1000", "50x100000", "200x1000", "200x10000", "10x1000000", "50x1000000")
+TURNS, REPEATS, BUDGET = 5, 20, 0.3
+SIZES = ("10x1000", "50x1000", "200x1000", "10x100000", "50x100000", "200x100000", "10x1000000", "50x1000000")
 # Exponential searches are timed with as many Byzantines as let the others end within minutes.
 EXPONENTIAL = ("mda", "smea")
 
@@ -97,24 +99,31 @@ def _byzpy(name: str, f: int):
 
 
 def serve() -> None:
-    """Answer lines of JSON {name, n, D, f} with {program: samples or an error}, under the rivals' Python."""
+    """Answer lines of JSON {name, n, D, f, turn} with {program: samples or an error}, under the rivals' Python.
+
+    A program that failed, or used up its budget in the first turn, is left out of the later ones.
+    """
     import torch
 
     versions = {p: __import__("importlib.metadata").metadata.version(p) for p in ("byzfl", "byzpy", "torch", "numpy")}
     print(json.dumps({"versions": versions, "torch_threads": torch.get_num_threads()}), flush=True)
     for line in sys.stdin:
-        ask = json.loads(line)
-        x, answer = messages(ask["n"], ask["D"]), {}
-        for program, bind in rivals(ask["name"], ask["n"], ask["f"]).items():
+        ask, answer = json.loads(line), {}
+        if ask["turn"] == 0:
+            x = messages(ask["n"], ask["D"])
+            calls = {program: bind(x) for program, bind in rivals(ask["name"], ask["n"], ask["f"]).items()}
+        for program, call in list(calls.items()):
             try:
-                answer[program] = timed(bind(x))
+                answer[program] = timed(call)
             except Exception as error:
                 answer[program] = f"{type(error).__name__}: {error}"[:120]
+            if isinstance(answer[program], str) or answer[program][0] > BUDGET:
+                del calls[program]
         print(json.dumps(answer), flush=True)
 
 
-def ours(name: str, n: int, D: int, f: int) -> tuple[list[float], float]:
-    """(samples, seconds to compile) of our rule; only its result is asked for, as of the others."""
+def ours(name: str, n: int, D: int, f: int) -> tuple[Callable[[], object], float]:
+    """(a call, seconds to compile) of our rule; only its result is asked for, as of the others."""
     import jax
     import jax.numpy as jnp
 
@@ -128,7 +137,23 @@ def ours(name: str, n: int, D: int, f: int) -> tuple[list[float], float]:
     begin = time.perf_counter()
     compiled = step.lower(key, x).compile()
     compiling = time.perf_counter() - begin
-    return timed(lambda: jax.block_until_ready(compiled(key, x))), compiling
+    return lambda: jax.block_until_ready(compiled(key, x)), compiling
+
+
+def compare(turns: list[dict]) -> tuple[dict, dict]:
+    """({program: samples of each turn}, {program: [median, least, most] of the turns' ratios to ours})."""
+    samples: dict = {}
+    ratios: dict = {}
+    for turn in turns:
+        for program, found in turn.items():
+            if isinstance(found, str):
+                samples[program] = found
+                continue
+            samples.setdefault(program, []).append([float(f"{t:.4g}") for t in found])
+            if program != "jaxbyz":
+                ratios.setdefault(program, []).append(min(found) / min(turn["jaxbyz"]))
+    spread = {p: (float(np.median(r)), min(r), max(r)) for p, r in ratios.items()}
+    return samples, {p: [float(f"{value:.3g}") for value in triple] for p, triple in spread.items()}
 
 
 def main() -> None:
@@ -154,7 +179,7 @@ def main() -> None:
             [options.rivals, __file__, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         found = json.loads(there.stdout.readline())
-    record = {
+    record: dict = {
         "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {"jax": jax.__version__, "numpy": np.__version__, **found.get("versions", {})},
         "rows": [],
@@ -169,23 +194,24 @@ def main() -> None:
             if name in EXPONENTIAL and there is not None:
                 f = 2 if n * D <= 50_000 else 1
             try:
-                samples, compiling = ours(name, n, D, f)
+                call, compiling = ours(name, n, D, f)
             except Exception as error:
                 print(f"{size:>12} {name:18s} {error}", flush=True)
                 continue
-            programs: dict = {"jaxbyz": samples}
-            if there is not None:
-                there.stdin.write(json.dumps({"name": name, "n": n, "D": D, "f": f}) + "\n")
-                there.stdin.flush()
-                programs |= json.loads(there.stdout.readline())
-            best = min(samples)
-            ratios = {p: round(min(s) / best, 2) for p, s in programs.items() if p != "jaxbyz" and isinstance(s, list)}
+            turns: list[dict] = []
+            for turn in range(TURNS):
+                turns.append({"jaxbyz": timed(call)})
+                if there is not None:
+                    there.stdin.write(json.dumps({"name": name, "n": n, "D": D, "f": f, "turn": turn}) + "\n")
+                    there.stdin.flush()
+                    turns[-1] |= json.loads(there.stdout.readline())
+            samples, ratios = compare(turns)
             row = {"rule": name, "n": n, "D": D, "f": f, "compile_s": round(compiling, 3), "load": os.getloadavg()[0]}
             kept = [r for r in record["rows"] if (r["rule"], r["n"], r["D"], r["f"]) != (name, n, D, f)]
-            rounded = {p: [float(f"{t:.4g}") for t in s] if isinstance(s, list) else s for p, s in programs.items()}
-            record["rows"] = [*kept, row | {"samples_s": rounded, "times_faster": ratios}]
+            record["rows"] = [*kept, row | {"samples_s": samples, "times_faster": ratios}]
+            best = min(min(turn) for turn in samples["jaxbyz"])
             print(f"{size:>12} {name:18s} f={f:<3d} {best * 1e3:9.3f} ms  " + "  ".join(
-                f"{p} ×{r}" for p, r in ratios.items()), flush=True)  # fmt: skip
+                f"{p} ×{r[0]} ({r[1]}–{r[2]})" for p, r in ratios.items()), flush=True)  # fmt: skip
             Path(options.out).write_text(json.dumps(record, indent=1) + "\n")
     if there is not None:
         there.stdin.close()

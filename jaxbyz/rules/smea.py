@@ -143,20 +143,18 @@ def _best_of_all(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, "
     others, twice = _bounds(gram, masks, direction[:, -1])
     once = jnp.where((others > bounds)[:, None], twice, once)
     bounds = jnp.where(barred, jnp.inf, jnp.maximum(bounds, others))
-    order = jnp.argsort(bounds)
     slack = 1.0 - 64.0 * jnp.finfo(gram.dtype).eps * math.sqrt(n)  # rounding of the bounds
     chunk = min(CHUNK, count)
 
     def unsettled(carry: tuple[Array, Array, Array]) -> Array:
-        i, _, least = carry
-        return (i < count) & (bounds[order[jnp.minimum(i, count - 1)]] * slack < least)
+        bounds, _, least = carry
+        return jnp.min(bounds) * slack < least
 
     def look(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        i, best, least = carry
-        place = i + jnp.arange(chunk)
-        some = order[jnp.minimum(place, count - 1)]
+        bounds, best, least = carry
+        some = jax.lax.top_k(-bounds, chunk)[1]  # many times faster than to sort them all
         sharp = jnp.maximum(bounds[some], _sharpened(gram, masks[some], once[some], low, least))
-        sharp = jnp.where((place < count) & (bounds[some] * slack < least), sharp, jnp.inf)
+        sharp = jnp.where(bounds[some] * slack < least, sharp, jnp.inf)
 
         def promising(inner: tuple[Array, Array, Array]) -> Array:
             return jnp.min(inner[0]) * slack < inner[2]
@@ -170,11 +168,11 @@ def _best_of_all(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, "
             return sharp.at[at].set(jnp.inf), jnp.where(better, mask, best), jnp.where(better, value, least)
 
         _, best, least = jax.lax.while_loop(promising, diagonalise, (sharp, best, least))
-        return i + chunk, best, least
+        return bounds.at[some].set(jnp.inf), best, least
 
     guess = jnp.where(jnp.sum(start * (1.0 - usable)) > 0, jnp.inf, least[-1])
     high = jnp.where(jnp.isfinite(guess), guess, jnp.finfo(gram.dtype).max)
-    return jax.lax.while_loop(unsettled, look, (jnp.int32(0), start, high))[1]
+    return jax.lax.while_loop(unsettled, look, (bounds, start, high))[1]
 
 
 def _by_exchanges(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, " n"]:
