@@ -86,6 +86,8 @@ def test_bounds_are_the_formulas_of_the_literature() -> None:
     h = 10
     assert ratio_bound("krum", 13, 3) == pytest.approx(6 * (1 + 3 / 7) * (h - 1) / (2 * h))
     assert ratio_bound("nnm+krum", 13, 3) == pytest.approx(2.4 * (6 * (1 + 3 / 7) + 1) * (h - 1) / (2 * h))
+    assert ratio_bound("smea", 13, 3) == pytest.approx(4 * 3 / 7 * (h - 1) / (2 * h))
+    assert ratio_bound("smea", 50, 10) is None  # not exact there
     assert ratio_bound("bucketing+krum", 13, 3) is None and ratio_bound("krum", 13, 7) is None
     assert contraction_bound("mda", 16, 4, 8) == 1.0 and contraction_bound("gda", 15, 3, 8) == 1.0
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxbyz.rules import Receiver, aggregators
+from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
 from jaxbyz.rules.diameter import _by_levels, _by_search
 from jaxbyz.rules.distances import neighbour_sums, squared_distances
 from jaxbyz.rules.smea import filtered_subset, scatter_values
@@ -260,3 +260,27 @@ def test_distances_in_tiles():
     x = np.random.default_rng(3).normal(size=(5, 2600)).astype(np.float32)
     exact = ((x[:, None].astype(np.float64) - x[None]) ** 2).sum(axis=2)
     np.testing.assert_allclose(jax.jit(squared_distances)(x), exact, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+@pytest.mark.parametrize("bad", [None, np.nan, 1e30])
+def test_the_quick_way_and_the_safe_way_agree(shift, bad):
+    """One call may take a short cut, a batch never does; both keep the digits of messages far from the origin."""
+    x = np.random.default_rng(0).normal(shift, 1, (20, 2100)).astype(np.float32)
+    x[3] = x[4]  # two who say the same
+    honest = slice(1, None) if bad is not None else slice(None)
+    x[0] = x[0] if bad is None else bad
+    exact = np.square(x[:, None].astype(np.float64) - x[None]).sum(axis=2)
+    alone, batch = jax.jit(squared_distances)(x), jax.jit(jax.vmap(squared_distances))(x[None])[0]
+    for squares in (alone, batch):
+        np.testing.assert_allclose(squares[honest, honest], exact[honest, honest], rtol=1e-4, atol=1e-2)
+        assert bad is None or np.isinf(squares[0]).all()
+
+    def aggregate(rule, x):
+        return rule.apply(jax.random.key(0), x, Receiver(x[1], jnp.int32(1)), rule.init(*x.shape)).rows
+
+    for rule in (rfa(), rfa(start="zero", floor=0.1, rounds=3), bucketing(3), nnm(4)):
+        alone = jax.jit(lambda x, rule=rule: aggregate(rule, x))(x)
+        batch = jax.jit(jax.vmap(lambda x, rule=rule: aggregate(rule, x)))(x[None])[0]
+        np.testing.assert_allclose(alone, batch, rtol=1e-5, atol=1e-5 * (1 + shift))
+        assert np.isfinite(alone).all()

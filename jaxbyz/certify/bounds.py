@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 
 from jaxbyz.registry import parse_spec
+from jaxbyz.rules.smea import SUBSETS
 
 
 def kappa(name: str, n: int, f: int) -> float | None:
     """κ of one aggregator for f of n; None where no explicit constant is known to us.
 
-    Krum, geometric median, median, trimmed mean: Allouah et al. 2023, table 1 (Fixing by Mixing); SMEA: Allouah et al.
-    2023 (trilemma); MDA and MoNNA: they drop f honest messages for f liars, each at most 2Δ away through a kept honest
-    message, so the error is at most 2fΔ/(n−f), and Δ² ≤ 2 Σ_i ‖x_i − x̄‖².
+    Krum with n − f neighbours, geometric median, median, trimmed mean: Allouah et al. 2023, table 1 (Fixing by Mixing);
+    RFA's few rounds stand for the geometric median.
+    MDA and MoNNA: they drop f honest messages for f liars, each at most 2Δ away through a kept honest message, so the
+    error is at most 2fΔ/(n−f), and Δ² ≤ 2 Σ_i ‖x_i − x̄‖².
+    SMEA, where it is exact: dropping k points of a set with covariance λ, so that m are left, moves its mean by at most
+    √(λk/m). The kept set and the honest one share n − 2f points, and λ is no larger for the kept, so the error is at
+    most 2√(λf/(n−2f)). (Allouah et al. 2023, trilemma, have 4f(n−f)/(n−2f)² instead of 4f/(n−2f).)
     """
     if 2 * f >= n:
         return None
@@ -28,7 +33,7 @@ def kappa(name: str, n: int, f: int) -> float | None:
     if name == "trimmed-mean":
         return 6.0 * g * (1.0 + g)
     if name == "smea":
-        return 4.0 * f / (n - f) * (1.0 + g) ** 2
+        return 4.0 * g if math.comb(n, f) <= SUBSETS else None
     if name in ("mda", "monna"):
         h = n - f
         return 2.0 * h * (2.0 * f / (n - f)) ** 2

@@ -25,6 +25,7 @@ from jaxbyz.rules.spectral import projections, weighted_gram
 CHUNK = 64  # subsets whose bounds are sharpened together
 STEPS = 12  # products that go into a sharpened bound
 TRIED = 8  # exchanges diagonalised in one step of the local search
+SUBSETS = 20_000  # up to so many subsets the minimum is exact
 
 
 def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Float[Array, " s"]:
@@ -210,7 +211,7 @@ def _by_exchanges(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, 
     return jax.lax.while_loop(going, improve, first)[1]
 
 
-def smea(byzantine: int = 0, *, subsets: int = 20_000) -> Rule:
+def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
     """Smallest maximum eigenvalue averaging: the mean of argmin_{|S| = n−f} λ_max((1/|S|) Σ_{i∈S}(x_i−μ_S)(x_i−μ_S)ᵀ).
 
     Allouah et al. 2023. Breakdown point 1/2. Exact while C(n, f) ≤ `subsets` (n = 13: every f; n = 50: f ≤ 3), at
