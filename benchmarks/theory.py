@@ -432,7 +432,8 @@ def pictures(report: dict, folder: Path) -> None:
         for row in of_series(report, key, epsilon=middle):
             place.loglog(*zip(*row["curve"], strict=True), label=f"K = {row['K']}")
         place.axhline(middle**2, color="k", linestyle=":", label="ε²")
-        place.set_title(f"{SERIES[key]}, N, p, η for ε = {middle}", fontsize=10)
+        place.tick_params(axis="x", which="minor", labelbottom=False)
+        place.set_title(f"{SERIES[key]}; N, p, η for ε = {middle}", fontsize=10)
         place.set_xlabel("trajectories per agent")
         place.set_ylabel("E‖∇J(θ_T̂)‖²")
         place.legend(fontsize=8, frameon=False)
@@ -492,7 +493,7 @@ def plans(c: Constants, quick: bool) -> list[Plan]:
         agents, some = ([*ATTACKED], [*ATTACKED_SOME]) if attacked else ([*AGENTS], [*SOME])
         if name == "byzpg-alone":  # one agent alone is ByzPG
             agents, some = agents[1:], some[1:]
-        if (name, attacked) == ("decbyzpg", True):  # exact MDA among 40 with 8 liars in every iteration: too slow
+        if (name, attacked) == ("decbyzpg", True):  # exact MDA among 40 in every iteration takes its time
             agents = agents[:-1]
         if quick:
             agents, some = [agents[0], some[-1]], some[-1:]
