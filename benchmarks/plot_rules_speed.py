@@ -1,4 +1,4 @@
-"""Growth of the rules' time in K and D, from the stored benchmark: python benchmarks/plot_rules_speed.py."""
+"""The stored benchmark as a figure (growth in K and D) and as a table on the screen: benchmarks/plot_rules_speed.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,26 @@ RESULTS = Path(__file__).parent / "results"
 RULES = ("median", "meamed", "rfa", "krum", "nnm", "mda", "smea")
 
 
+RIVALS = ("byzfl-numpy", "byzfl-torch", "byzpy")
+
+
+def table() -> str:
+    """How many times longer the others take, median over the turns (least to most), as Markdown."""
+
+    def cell(ratio: list[float] | None) -> str:
+        return "–" if ratio is None else f"{ratio[0]:g} ({ratio[1]:g}–{ratio[2]:g})"
+
+    lines = ["| rule | K | D | f | ms | byzfl NumPy | byzfl torch | byzpy |", "| --- " * 8 + "|"]
+    rows = json.loads((RESULTS / "rules_speed.json").read_text())["rows"]
+    for row in sorted(rows, key=lambda row: (row["rule"], row["n"], row["D"])):
+        least = min(map(min, row["samples_s"]["jaxbyz"])) * 1e3
+        facts = [row["rule"], str(row["n"]), str(row["D"]), str(row["f"]), f"{least:.3g}"]
+        lines.append("| " + " | ".join(facts + [cell(row["times_faster"].get(rival)) for rival in RIVALS]) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
+    print(table())
     rows = json.loads((RESULTS / "rules_growth.json").read_text())["rows"]
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for panel, moving, fixed, at in ((panels[0], "n", "D", 1000), (panels[1], "D", "n", 50)):

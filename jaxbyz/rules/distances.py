@@ -145,15 +145,9 @@ def ranks(scores: Float[Array, " n"]) -> Array:
 
 
 def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
-    """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share.
-
-    Cost n²·log²n: a sorting network finds each row's `count`-th distance.
-    """
+    """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
     squares = jax.lax.stop_gradient(squares)
-    if squares.shape[0] <= NETWORK_LIMIT:
-        last = computed_once(lambda part: ranked_rows(part, range(count - 1, count))[0], squares.T)[:, None]
-    else:
-        last = jnp.sort(squares, axis=1)[:, count - 1 : count]
+    last = _last_kept(squares, count)[:, None]
     inside, at = squares < last, squares == last
     places = count - jnp.sum(inside, axis=1, keepdims=True, dtype=squares.dtype)
     return inside + at * (places / jnp.sum(at, axis=1, keepdims=True, dtype=squares.dtype))
@@ -164,4 +158,18 @@ def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n
     squares = jax.lax.stop_gradient(squares)
     if squares.shape[0] <= NETWORK_LIMIT:
         return computed_once(lambda part: add_rows(ranked_rows(part, range(count))), squares)
-    return jnp.sum(jnp.sort(squares, axis=1)[:, :count], axis=1)
+    last = _last_kept(squares, count)
+    inside = squares < last[:, None]
+    places = count - jnp.sum(inside, axis=1, dtype=squares.dtype)  # at least one
+    return jnp.sum(jnp.where(inside, squares, 0.0), axis=1) + places * last
+
+
+def _last_kept(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
+    """The `count`-th least entry of each row: by a sorting network, or by selection where that would be too large."""
+    n = squares.shape[0]
+    if n <= NETWORK_LIMIT:
+        return computed_once(lambda part: ranked_rows(part, range(count - 1, count))[0], squares.T)
+    # The extreme of what is selected, not its last column: for a slice XLA would sort whole rows.
+    if count > n // 2:
+        return jnp.min(jax.lax.top_k(squares, n - count + 1)[0], axis=1)
+    return -jnp.min(jax.lax.top_k(-squares, count)[0], axis=1)

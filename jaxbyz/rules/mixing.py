@@ -26,7 +26,8 @@ def nnm(byzantine: int = 0) -> Rule:
         squares = jax.lax.stop_gradient(squared_distances(messages))
         ok = jnp.isfinite(jnp.diagonal(squares))
         tightest = jnp.argmin(neighbour_sums(squares, n - byzantine))
-        kept = nearest(jnp.where(ok[:, None], squares, squares[tightest][None]), n - byzantine) * ok[None]
+        kept = nearest(squares, n - byzantine)
+        kept = jnp.where(ok[:, None], kept, kept[tightest][None]) * ok[None]
         shares = kept / jnp.maximum(jnp.sum(kept, axis=1, keepdims=True), 1.0)
         return Outcome(mix(shares, messages), shares, state)
 
