@@ -5,8 +5,10 @@ element-wise formulas, such as a physics solver, that multiplies both run time a
 call stops it: its results are stored, and a function called many times is compiled once.
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -21,8 +23,26 @@ R = TypeVar("R")
 
 
 def on_cpu() -> bool:
-    """Whether programs are traced for a CPU, where branches and small groups pay; on a GPU both cost more than work."""
+    """Whether programs are traced for a CPU."""
     return jax.default_backend() == "cpu"
+
+
+_in_kernel: contextvars.ContextVar[bool] = contextvars.ContextVar("_in_kernel", default=False)
+
+
+@contextlib.contextmanager
+def in_kernel() -> Iterator[None]:
+    """What is traced within becomes part of one GPU kernel."""
+    token = _in_kernel.set(True)
+    try:
+        yield
+    finally:
+        _in_kernel.reset(token)
+
+
+def branches_pay() -> bool:
+    """Whether skipping work is cheaper than doing it: on a CPU and within a kernel, not between kernels of a GPU."""
+    return on_cpu() or _in_kernel.get()
 
 
 def apart(function: Callable[P, R], static_argnames: tuple[str, ...] = ()) -> Callable[P, R]:

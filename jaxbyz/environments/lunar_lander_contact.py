@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxbyz.environments.apart import apart, on_cpu
+from jaxbyz.environments.apart import apart, branches_pay
 from jaxbyz.environments.lunar_lander_bodies import LEG_MASS, SIGN, Bodies, both_legs, each_leg
 from jaxbyz.environments.lunar_lander_collision import (
     Body,
@@ -110,7 +110,7 @@ def solve_velocities(
 
     def visit(i: int, g: int, leg: Body, force: Impulses) -> tuple[Body, Impulses]:
         """A visit to one leg-segment pair; where no lane touches it, nothing would change."""
-        if not on_cpu():
+        if not branches_pay():
             return solve_contact(rows, leg, force, at=(g, i))
         return lax.cond(
             touched[i][g], lambda a, b: solve_contact(rows, a, b, at=(g, i)), lambda *same: same, leg, force

@@ -42,7 +42,8 @@ clears the flag even if the leg now stands on the next one. Touching is decided 
 
 **Speed.** Lanes lie on the last axis and every formula is element-wise over them. All lanes fly (cheap); the few near
 the ground are gathered into small groups, stepped with the ground and put back. `jax.vmap` of `step` sees all lanes at
-once through a batching rule, however many axes are mapped, so that this choice is made once for the whole batch.
+once through a batching rule, however many axes are mapped, so that this choice is made once for the whole batch. On a
+GPU the same formulas become one kernel, 32 lanes to a warp (`kernel.one_kernel`).
 """
 
 import functools
@@ -55,7 +56,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxbyz.batching import batch_all
-from jaxbyz.environments.apart import on_cpu
+from jaxbyz.environments.apart import branches_pay, in_kernel, on_cpu
+from jaxbyz.environments.kernel import one_kernel
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
     ANGULAR_SLOP,
@@ -156,7 +158,7 @@ def _grounded(world: World, flown: World, sweeps: int) -> World:
         flown.contact_impulse,
         free,
     )
-    result = lax.cond(free.all(), lambda: none, touch) if on_cpu() else touch()
+    result = lax.cond(free.all(), lambda: none, touch) if branches_pay() else touch()
     moved, solved, joint_impulse, keys, impulse, good = jax.tree.map(lambda a, b: jnp.where(free, b, a), result, none)
 
     still = jnp.where(_slow(solved), world.still + 1, 0)
@@ -226,10 +228,7 @@ def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) ->
     """Step every lane that is not `over`; arrays carry lanes on the last axis."""
     going = ~(over | world.crashed | world.asleep)
     if not on_cpu():
-        flown, near, _ = _flying(world)
-        grounded = _grounded(world, flown, sweeps)
-        moved = jax.tree.map(lambda a, b: jnp.where(near, a, b), grounded, flown)
-        return jax.tree.map(lambda a, b: jnp.where(going, a, b), moved, world)
+        return _step_together(world, going, sweeps)
     lanes = world.still.shape[-1]
     before = _packed(world)
     spread = max(512, lanes // 8)
@@ -245,6 +244,28 @@ def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) ->
         return _packed(_grounded(here, there, sweeps))
 
     return _unpacked(*_in_groups(land, (before, after), after, [touching, near & ~touching], max(32, lanes // 24)))
+
+
+def _step_together(world: World, going: jax.Array, sweeps: int) -> World:
+    """All lanes alike: with the ground as soon as one of them is near it."""
+    flown, near, _ = _flying(world)
+    near = near & going
+
+    def land() -> World:
+        return jax.tree.map(lambda a, b: jnp.where(near, a, b), _grounded(world, flown, sweeps), flown)
+
+    moved = lax.cond(near.any(), land, lambda: flown) if branches_pay() else land()
+    return jax.tree.map(lambda a, b: jnp.where(going, a, b), moved, world)
+
+
+def step_kernel(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS, interpret: bool = False) -> World:
+    """Step lanes on a GPU, 32 at a time, each 32 from begin to end in one kernel; lanes are the first axis here."""
+
+    def together(world: World, over: jax.Array) -> World:
+        with in_kernel(), jax.numpy_rank_promotion("allow"):
+            return _step_together(world, ~(over | world.crashed | world.asleep), sweeps)
+
+    return one_kernel(together, world, over, interpret=interpret)
 
 
 def _flying(world: World) -> tuple[World, jax.Array, jax.Array]:
@@ -320,7 +341,10 @@ def step(world: World, over: jax.Array) -> World:
     """
     batch = world.still.shape
     ranks = World._make(len(shape) for shape in _SHAPES)
-    lanes = jax.tree.map(lambda a, rank: jnp.moveaxis(a.reshape(-1, *a.shape[a.ndim - rank :]), 0, -1), world, ranks)
+    flat = jax.tree.map(lambda a, rank: a.reshape(-1, *a.shape[a.ndim - rank :]), world, ranks)
+    if jax.default_backend() == "gpu":
+        return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), step_kernel(flat, over.reshape(-1)))
+    lanes = jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), flat)
     with jax.numpy_rank_promotion("allow"):  # inside, whatever is per lane applies along all leading axes
         lanes = _step_lanes(lanes, over.reshape(-1))
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 0).reshape(*batch, *a.shape[:-1]), lanes)
