@@ -21,7 +21,10 @@ def table() -> str:
     """How many times longer the others take, median over the turns (least to most), as Markdown."""
 
     def cell(ratio: list[float] | None) -> str:
-        return "–" if ratio is None else f"{ratio[0]:g} ({ratio[1]:g}–{ratio[2]:g})"
+        if ratio is None:
+            return "–"
+        alone = ratio[1] == ratio[2]  # one turn was all there was time for
+        return f"{ratio[0]:g}" if alone else f"{ratio[0]:g} ({ratio[1]:g}–{ratio[2]:g})"
 
     lines = ["| rule | K | D | f | ms | byzfl NumPy | byzfl torch | byzpy |", "| --- " * 8 + "|"]
     rows = json.loads((RESULTS / "rules_speed.json").read_text())["rows"]

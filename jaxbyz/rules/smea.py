@@ -139,11 +139,8 @@ def _best_of_all(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, "
     least, direction = spectrum(start * usable)
     # Every subset's eigenvalues lie above the second least of all points (the least is the mean's, zero).
     low = jnp.where(jnp.all(ok), jnp.maximum(values[min(1, n - 1)], 0.0), 0.0)
-    # Two vectors to begin with: the direction of most spread among all points, and among those first kept.
-    bounds, once = _bounds(gram, masks, vectors[:, -1])
-    others, twice = _bounds(gram, masks, direction[:, -1])
-    once = jnp.where((others > bounds)[:, None], twice, once)
-    bounds = jnp.where(barred, jnp.inf, jnp.maximum(bounds, others))
+    top, kept_top = vectors[:, -1], direction[:, -1]  # most spread among all points, and among those first kept
+    bounds = jnp.where(barred, jnp.inf, _bounds(gram, masks, top)[0])
     slack = 1.0 - 64.0 * jnp.finfo(gram.dtype).eps * math.sqrt(n)  # rounding of the bounds
     chunk = min(CHUNK, count)
 
@@ -154,8 +151,9 @@ def _best_of_all(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array, "
     def look(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         bounds, best, least = carry
         some = jax.lax.top_k(-bounds, chunk)[1]  # many times faster than to sort them all
-        sharp = jnp.maximum(bounds[some], _sharpened(gram, masks[some], once[some], low, least))
-        sharp = jnp.where(bounds[some] * slack < least, sharp, jnp.inf)
+        (one, once), (other, twice) = (_bounds(gram, masks[some], u) for u in (top, kept_top))
+        sharp = _sharpened(gram, masks[some], jnp.where((other > one)[:, None], twice, once), low, least)
+        sharp = jnp.where(bounds[some] * slack < least, jnp.maximum(sharp, jnp.maximum(one, other)), jnp.inf)
 
         def promising(inner: tuple[Array, Array, Array]) -> Array:
             return jnp.min(inner[0]) * slack < inner[2]
