@@ -54,7 +54,7 @@ def configurations() -> dict[str, dict]:
             }  # fmt: skip
     for attack in (*ATTACKS, "opt-alie", "min-max"):
         named[f"lunarlander-best-{attack}"] = {
-            **LIARS, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 2400,
+            **LIARS, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 8000,
         }  # fmt: skip
     for name, options in SEARCH.items():
         named[f"search-{name}"] = {
@@ -160,6 +160,22 @@ def draw(folder: Path, picture: Path) -> None:
     save(drawing, picture)
 
 
+def draw_named(folder: Path, names: list[str], picture: Path) -> None:
+    """The named curves in one panel."""
+    import numpy as np
+
+    from jaxbyz.report.plots import curve, figure, save
+
+    drawing, panel = figure(1, width=6.4, height=3.8)
+    for name in names:
+        data = json.loads((folder / f"{name}.json").read_text())
+        curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
+    panel.set_xlabel("trajectories per agent")
+    panel.set_ylabel("return of honest agents")
+    panel.legend(fontsize=8)
+    save(drawing, picture)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
@@ -168,7 +184,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--plot", type=Path, help="draw what the folder holds into this picture")
+    parser.add_argument("--plot", type=Path, help="draw the README's picture, or the named curves, from the folder")
     arguments = parser.parse_args()
     known = configurations()
     if arguments.list:
@@ -180,7 +196,10 @@ def main() -> None:
             print(f"{path.stem:<28} | {row(path)}")
         return
     if arguments.plot:
-        draw(arguments.out, arguments.plot)
+        if arguments.names:
+            draw_named(arguments.out, arguments.names, arguments.plot)
+        else:
+            draw(arguments.out, arguments.plot)
         return
     from jaxbyz.cli import prepare_jax
 
