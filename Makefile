@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Every CPU core becomes one JAX device (jaxbyz sets it by itself on the command line).
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist docs notebooks theory clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist bench fuzz docs notebooks theory clean setup
 
 setup: $(VENV)/.installed
 
@@ -65,6 +65,15 @@ test-report: setup
 # Wheel and sdist, each installed into an environment that has nothing else.
 test-dist: setup
 	$(BIN)/python -m pytest -m dist
+
+# Speed on this machine's CPU, about a quarter of an hour: JSON, a table and pictures.
+bench: setup $(VENV)-byzfl/.installed
+	$(VENV)-byzfl/bin/pip install --quiet --disable-pip-version-check gymnasium==1.3.0
+	$(BIN)/python benchmarks/bench.py --torch $(VENV)-byzfl/bin/python
+
+# A thousand random configurations, each trained or refused; takes long, the more cores the better.
+fuzz: setup
+	$(BIN)/python -m pytest -n auto -m slow tests/test_fuzz.py
 
 # The documentation, into site/; a broken link or a missing page fails it.
 docs: setup

@@ -56,6 +56,7 @@ def configurations() -> dict[str, dict]:
         named[f"lunarlander-best-{attack}"] = {
             **LIARS, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 8000,
         }  # fmt: skip
+        named[f"lunarlander-best-caf-{attack}"] = {**named[f"lunarlander-best-{attack}"], "aggregator": "caf"}
     for name, options in SEARCH.items():
         named[f"search-{name}"] = {
             **LIARS,

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
+from jaxbyz.page import Page, Sampled, Sampler
+
 
 class Network(nn.Module):
     """The paper's network as flax's tutorial writes it."""
@@ -68,3 +70,65 @@ def make(env_name: str = "CartPole-v1", hidden: Sequence[int] = (16, 16), horizo
         return jax.grad(objective)(tree)
 
     return {"init": init, "rollout": rollout, "estimate": estimate}
+
+
+def sampler(environment: Any, policy: Any, page: Page, interference: Any = None, always_large: bool = False) -> Sampler:
+    """`jaxbyz.page.sampler` written plainly, for CartPole's network, gpomdp, leave-one-out and trajectory weights."""
+    assert interference is None and page.estimator.baseline == "leave-one-out" and page.clip_norm is None
+    horizon, gamma, clip = page.estimator.horizon, page.estimator.gamma, page.estimator.clip
+    program = make(horizon=horizon)
+    network = Network((16, 16), 2)
+
+    def unravel(theta: Array) -> Any:
+        """The policy's vector as flax's own dense layers have it: kernels [in, out]."""
+        layers = policy.unravel(theta)["params"]
+        dense = {
+            name.replace("Layer", "Dense"): {"kernel": layer["kernel"].T, "bias": layer["bias"]}
+            for name, layer in layers.items()
+        }
+        return {"params": dense}
+
+    def log_probs(theta: Array, observations: Array, actions: Array) -> Array:
+        scores = jax.nn.log_softmax(network.apply(unravel(theta), observations))
+        return jnp.take_along_axis(scores, actions[..., None], axis=-1)[..., 0]
+
+    def collect(theta: Array, key: Array, count: int) -> tuple:
+        return jax.vmap(lambda k: program["rollout"](unravel(theta), k))(jax.random.split(key, count))
+
+    def gradient(theta: Array, episode: tuple, weights: Array | float = 1.0) -> Array:
+        observations, actions, rewards, alive = episode
+        value = rewards * gamma ** jnp.arange(horizon)
+        count = value.shape[0]
+        value = value - (value.sum(axis=0) - value) / (count - 1)
+        value = value * jnp.reshape(weights, (-1, 1))
+        to_go = jnp.cumsum(value[:, ::-1], axis=1)[:, ::-1]
+        return jax.grad(lambda t: jnp.mean(jnp.sum(log_probs(t, observations, actions) * to_go * alive, axis=1)))(theta)
+
+    def summary(estimate: Array, episode: tuple) -> Sampled:
+        _, _, rewards, alive = episode
+        one = jnp.float32(1)
+        return Sampled(estimate, rewards.sum(axis=1).mean(), alive.sum(axis=1).mean(), one, one)
+
+    def large(theta: Array, keys: Array, mask: Array) -> Sampled:
+        def one(theta: Array, key: Array) -> Sampled:
+            episode = collect(theta, key, page.N)
+            return summary(gradient(theta, episode), episode)
+
+        return jax.vmap(one)(theta, keys)
+
+    def small(theta: Array, previous: Array, memory: Array, keys: Array, mask: Array) -> Sampled:
+        def one(theta: Array, previous: Array, memory: Array, key: Array) -> Sampled:
+            episode = collect(theta, key, page.B)
+            observations, actions, _, alive = episode
+            ratio = log_probs(previous, observations, actions) - log_probs(theta, observations, actions)
+            weights = jnp.minimum(jnp.exp(jnp.sum(ratio * alive, axis=1)), clip)
+            estimate = gradient(theta, episode) + memory - gradient(previous, episode, weights)
+            return summary(estimate, episode)
+
+        return jax.vmap(one)(theta, previous, memory, keys)
+
+    def either(coin: Array, *args: Array) -> Sampled:
+        theta, _, _, keys, mask = args
+        return jax.lax.cond(coin, lambda: large(theta, keys, mask), lambda: small(*args))
+
+    return Sampler(large, small, either)

@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import plain
 
 import jaxbyz as jb
+from jaxbyz import config
 from jaxbyz.estimators import estimate
 from jaxbyz.results import describe_environment, write_json
 from jaxbyz.rollout import collect
@@ -87,11 +89,13 @@ def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
 
 
 def iterations(rounds: int) -> dict[str, Any]:
-    """One whole iteration by coin, with and without the protocol; and 10 seeds against one."""
+    """One whole iteration by coin, with and without the protocol, fresh and full episodes; 10 seeds against one."""
 
-    def program(seeds: int, coin: bool, **options: Any) -> Callable[[], Any]:
-        config = jb.resolve(agents=AGENTS, byzantine=3, attack="avg-zero", **options)
-        algorithm = jb.build(config)
+    def program(seeds: int, coin: bool, endless: bool = False, **options: Any) -> Callable[[], Any]:
+        settings = jb.resolve(agents=AGENTS, byzantine=3, attack="avg-zero", **options)
+        params = ENDLESS if endless else {}
+        with mock.patch.object(config, "make_environment", lambda name: jb.make_environment(name, **params)):
+            algorithm = jb.build(settings)
         states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
         step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
         states, _ = step(states, jnp.bool_(True))
@@ -104,13 +108,17 @@ def iterations(rounds: int) -> dict[str, Any]:
         large_naive=program(1, True, **naive),
         small=program(1, False),
         small_naive=program(1, False, **naive),
+        large_full=program(1, True, endless=True),
+        large_full_naive=program(1, True, endless=True, **naive),
+        small_full=program(1, False, endless=True),
+        small_full_naive=program(1, False, endless=True, **naive),
         large_ten=program(10, True),
         small_ten=program(10, False),
     )
     median = {name: statistics.median(values) for name, values in taken.items()}
+    kinds = ("large", "small", "large_full", "small_full")
     result = {
-        "protocol_share_large": 1 - median["large_naive"] / median["large"],
-        "protocol_share_small": 1 - median["small_naive"] / median["small"],
+        **{f"protocol_share_{kind}": 1 - 1 / ratio(taken, kind, f"{kind}_naive")["median"] for kind in kinds},
         "ten_seeds_over_one_large_one_device": median["large_ten"] / median["large"],
         "ten_seeds_over_one_small_one_device": median["small_ten"] / median["small"],
         "small_over_large_ten_seeds": median["small_ten"] / median["large_ten"],

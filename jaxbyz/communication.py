@@ -88,7 +88,8 @@ def exchange(
         if common is None:
             sent = received(key_forge, view, forge, index, restore_own=rule.personal)
         else:
-            sent = common.at[index].set(messages[index]) if rule.personal else common
+            true_own = rule.personal and forge is not None
+            sent = common.at[index].set(messages[index]) if true_own else common
         outcome = rule.apply(jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state)
         return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
 

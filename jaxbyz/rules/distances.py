@@ -128,10 +128,12 @@ def lowest(scores: Float[Array, "*batch n"], count: int | Array) -> Float[Array,
     """Weights, 1 for the `count` lowest scores and 0 for the rest; those tied for the last places share them equally.
 
     By counting, without a sort: w_i = clip((count − #{j: s_j < s_i}) / #{j: s_j = s_i}, 0, 1), so that the result does
-    not depend on the order of the senders. Not differentiated. Cost n².
+    not depend on the order of the senders. Not differentiated. Cost n²; by selection where n is large.
     """
     scores = jax.lax.stop_gradient(scores)
     dtype = scores.dtype
+    if isinstance(count, int) and count > 0 and scores.shape[-1] > NETWORK_LIMIT:
+        return _up_to(scores, _selected(scores, count), count)
     less = jnp.sum(scores[..., None, :] < scores[..., :, None], axis=-1, dtype=dtype)
     equal = jnp.sum(scores[..., None, :] == scores[..., :, None], axis=-1, dtype=dtype)
     return jnp.clip((count - less) / equal, 0.0, 1.0)
@@ -147,10 +149,14 @@ def ranks(scores: Float[Array, " n"]) -> Array:
 def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
     """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
     squares = jax.lax.stop_gradient(squares)
-    last = _last_kept(squares, count)[:, None]
-    inside, at = squares < last, squares == last
-    places = count - jnp.sum(inside, axis=1, keepdims=True, dtype=squares.dtype)
-    return inside + at * (places / jnp.sum(at, axis=1, keepdims=True, dtype=squares.dtype))
+    return _up_to(squares, _last_kept(squares, count), count)
+
+
+def _up_to(scores: Float[Array, "*batch n"], last: Float[Array, "*batch"], count: int) -> Float[Array, "*batch n"]:
+    """1 below the count-th least score, and what is left of `count` shared among those equal to it."""
+    inside, at = scores < last[..., None], scores == last[..., None]
+    places = count - jnp.sum(inside, axis=-1, keepdims=True, dtype=scores.dtype)
+    return inside + at * (places / jnp.sum(at, axis=-1, keepdims=True, dtype=scores.dtype))
 
 
 def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
@@ -169,7 +175,13 @@ def _last_kept(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     n = squares.shape[0]
     if n <= NETWORK_LIMIT:
         return computed_once(lambda part: ranked_rows(part, range(count - 1, count))[0], squares.T)
+    return _selected(squares, count)
+
+
+def _selected(scores: Float[Array, "*batch n"], count: int) -> Float[Array, "*batch"]:
+    """The `count`-th least score."""
+    n = scores.shape[-1]
     # The extreme of what is selected, not its last column: for a slice XLA would sort whole rows.
     if count > n // 2:
-        return jnp.min(jax.lax.top_k(squares, n - count + 1)[0], axis=1)
-    return -jnp.min(jax.lax.top_k(-squares, count)[0], axis=1)
+        return jnp.min(jax.lax.top_k(scores, n - count + 1)[0], axis=-1)
+    return -jnp.min(jax.lax.top_k(-scores, count)[0], axis=-1)

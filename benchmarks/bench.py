@@ -1,0 +1,108 @@
+"""All speed benchmarks of a CPU in turn, and one table of what they found.
+
+    python benchmarks/bench.py [--torch PYTHON] [--only batches run growth limits torch]
+
+Every part writes its own JSON into benchmarks/results; the table, `benchmarks/results/bench.md`, is made of what lies
+there. With `--torch`, a Python that has torch and gymnasium, the same batch is timed there too, in turn with ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results"
+PARTS = {
+    "batches": ["speed.py", "--out", str(RESULTS / "speed-cpu.json")],
+    "run": ["whole_run.py"],
+    "growth": ["growth.py"],
+    "limits": ["limits.py"],
+}
+
+
+def against_torch(python: str, rounds: int = 3) -> None:
+    """Our batch and torch's in turn, each warmed up."""
+    import speed
+
+    from jaxbyz.cli import prepare_jax
+    from jaxbyz.results import describe_environment, write_json
+
+    prepare_jax()
+    ours = speed.batch_programs(speed.AGENTS, endless=True)["ours"]
+    report: dict = {"command": "python benchmarks/bench.py --only torch", "environment": describe_environment()}
+    for kind, times in (("native", rounds), ("sync", 1)):
+        for _ in range(times):
+            here = speed.samples(5, ours=ours)["ours"]
+            command = [python, str(FOLDER / "torch_batch.py"), kind, "1"]
+            there = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            ratio = there["seconds"][0] / statistics.median(here)
+            report.setdefault(kind, []).append({"ours": here, "torch": there, "ratio": ratio})
+            print(kind, round(ratio, 1), flush=True)
+    write_json(RESULTS / "torch.json", report)
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """What was measured, what was wished for, what came out."""
+
+    def read(name: str) -> dict | None:
+        path = RESULTS / f"{name}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def spread(values: list[float]) -> str:
+        return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+    found = []
+    if data := read("speed-cpu"):
+        for row in data["batches"]:
+            r = row["ratio"]
+            wish = "≥ 2.5" if row["episodes"] == "full" else "–"
+            text = f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"
+            found.append((f"plain program over ours, a large batch of {row['episodes']} episodes", wish, text))
+        shares = data["iterations"]
+        for kind, wish, episodes in (("large", "≤ 0.05", ""), ("small", "≤ 0.25", "")):
+            for suffix, episodes in (("_full", "full"), ("", "fresh")):
+                value = shares.get(f"protocol_share_{kind}{suffix}")
+                if value is not None:
+                    found.append((f"protocol's share of a {kind} iteration, {episodes} episodes", wish, f"{value:.2f}"))
+    if data := read("whole_run"):
+        found.append(("plain program over ours, a run to 8000", "≥ 3", spread(data["ratios"]["plain_over_ours"])))
+        found.append(("ten seeds over one, all cores", "≤ 6", spread(data["ratios"]["ten_seeds_over_one"])))
+    if data := read("torch"):
+        for kind, name in (("sync", "SyncVectorEnv"), ("native", "gymnasium's own NumPy CartPole")):
+            found.append((f"torch and {name} over ours", "≥ 100", spread([r["ratio"] for r in data[kind]])))
+    if data := read("growth"):
+        for name in ("agents", "parameters", "seeds"):
+            e = data[name]["exponents"]
+            found.append((f"growth with {name}: time, memory", "–", f"n^{e['time']:.2f}, n^{e['memory']:.2f}"))
+        largest = data["agents"]["rows"][-1]
+        found.append((f"memory at K = {largest['size']}", "≤ 24 GiB", f"{largest['bytes'] / 2**30:.2f} GiB"))
+    if data := read("limits"):
+        found.append(("share of the matrix-product limit, one core", "–", f"{data['share_of_matrix_limit']:.2f}"))
+        found.append(("share of the copy limit", "–", f"{data['share_of_copy_limit']:.2f}"))
+        found.append(("share of the floor with tanh and random bits", "–", f"{data['share_of_floor']:.2f}"))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--torch", help="a Python interpreter with torch and gymnasium")
+    parser.add_argument("--only", nargs="+", choices=[*PARTS, "torch", "table"], default=[*PARTS, "torch"])
+    given = parser.parse_args()
+    for name, command in PARTS.items():
+        if name in given.only:
+            subprocess.run([sys.executable, str(FOLDER / command[0]), *command[1:]], check=True)
+    if "torch" in given.only and given.torch:
+        against_torch(given.torch)
+    lines = ["| measured | wished | found |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows())]
+    text = "\n".join(lines) + "\n"
+    (RESULTS / "bench.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""How time and memory of an iteration grow with agents, parameters and seeds.
+
+    python benchmarks/growth.py [--out benchmarks/results/growth.json] [--picture docs/images/growth.png]
+
+Agents (RFA and GDA, four rounds) and parameters (13 agents, RFA and MDA) are varied with episodes of one step, so that
+the protocol is all there is; seeds with CartPole's small batch of fresh policies. Memory is what the compiled program
+asks for besides its arguments. Exponents are fitted to the upper half of each range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxbyz as jb
+from jaxbyz.algorithms import Algorithm, decbyzpg
+from jaxbyz.api import make_agreement, make_rule
+from jaxbyz.cli import prepare_jax
+from jaxbyz.page import Page
+from jaxbyz.results import describe_environment, write_json
+
+AGENTS = (5, 13, 50, 200, 1000)
+WIDTHS = (4, 16, 64, 256, 1000)  # two hidden layers of so many units: 42 to 1 million parameters
+SEEDS = (1, 10, 100, 1000)
+
+
+def protocol(agents: int, hidden: tuple[int, int], agreement: str) -> Algorithm:
+    """DecByzPG whose episodes last one step."""
+    environment = jb.make_environment("CartPole-v1")
+    f = 0 if agents < 13 else agents // 13
+    return decbyzpg(
+        environment,
+        jb.mlp_policy(environment, hidden=hidden),
+        agents=agents,
+        byzantine=f,
+        aggregator=make_rule("rfa", agents, f),
+        agreement=make_agreement(agreement, agents, f, 4),
+        optimizer=optax.adam(1e-3),
+        page=Page(1, 1, jb.Estimator(horizon=1)),
+        p=1.0,
+    )
+
+
+def measured(size: int, algorithm: Algorithm, rounds: int, seeds: int = 1, coin: bool = True) -> dict[str, Any]:
+    states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
+    step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
+    program = step.lower(states, jnp.bool_(coin)).compile()
+    memory = program.memory_analysis()
+    jax.block_until_ready(program(states, jnp.bool_(coin)))
+    taken = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        jax.block_until_ready(program(states, jnp.bool_(coin)))
+        taken.append(time.perf_counter() - begin)
+    row = {"size": size, "seconds": taken, "bytes": memory.temp_size_in_bytes + memory.output_size_in_bytes}
+    print({**row, "seconds": statistics.median(taken)}, flush=True)
+    return row
+
+
+def exponent(rows: list[dict], value: Callable[[dict], float]) -> float:
+    upper = rows[len(rows) // 2 :]
+    return float(np.polyfit(np.log([r["size"] for r in upper]), np.log([value(r) for r in upper]), 1)[0])
+
+
+def draw(report: dict, picture: Path) -> None:
+    from jaxbyz.report.plots import figure, save
+
+    drawing, axes = figure(3, width=10.5, height=3.6)
+    names = {"agents": "agents K (RFA, GDA)", "parameters": "parameters D (K = 13, RFA, MDA)", "seeds": "seeds"}
+    for place, (name, label) in zip(axes, names.items(), strict=True):
+        rows = report[name]["rows"]
+        size = [r["size"] for r in rows]
+        place.loglog(size, [1e3 * statistics.median(r["seconds"]) for r in rows], "o-", label="milliseconds")
+        place.loglog(size, [r["bytes"] / 2**20 for r in rows], "s--", label="MiB")
+        found = report[name]["exponents"]
+        place.set_title(f"time ∝ n^{found['time']:.2f}, memory ∝ n^{found['memory']:.2f}", fontsize=10)
+        place.set_xlabel(label)
+        place.legend(fontsize=8)
+    save(drawing, picture)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/growth.json"))
+    parser.add_argument("--picture", type=Path, default=Path("docs/images/growth.png"))
+    given = parser.parse_args()
+    prepare_jax()
+    report: dict[str, Any] = {"command": "python benchmarks/growth.py", "environment": describe_environment()}
+    sweep = jb.build(jb.resolve("cartpole", agents=13, byzantine=3, attack="avg-zero"))
+    report["agents"] = {"rows": [measured(K, protocol(K, (16, 16), "gda"), given.rounds) for K in AGENTS]}
+    deep = [protocol(13, (width, width), "mda") for width in WIDTHS]
+    report["parameters"] = {"rows": [measured(one.policy.size, one, given.rounds) for one in deep]}
+    report["seeds"] = {"rows": [measured(S, sweep, given.rounds, S, coin=False) for S in SEEDS]}
+    for name in ("agents", "parameters", "seeds"):
+        rows = report[name]["rows"]
+        report[name]["exponents"] = {
+            "time": exponent(rows, lambda r: statistics.median(r["seconds"])),
+            "memory": exponent(rows, lambda r: r["bytes"]),
+        }
+        print(name, report[name]["exponents"], flush=True)
+    write_json(given.out, report)
+    draw(report, given.picture)
+
+
+if __name__ == "__main__":
+    main()
