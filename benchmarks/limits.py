@@ -4,7 +4,7 @@
 
 13 agents, 50 episodes of 500 steps, rollout and gradient, on one core. Four rates are measured in the same process:
 matrix products and copies (what a roofline is made of), and the two things this program needs besides, tanh and random
-bits. Each divided into the amount needed gives seconds nobody can go below; their sum, since they share one core, is the
+bits. Each divided into the amount needed gives seconds nobody can go below; their sum, as they share one core, is the
 floor. The rest is traffic of small arrays, the environment's own formulas and loop overhead.
 """
 
