@@ -15,22 +15,25 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
-import plain
-
-import jaxbyz as jb
-from jaxbyz import algorithms, experiment
 from jaxbyz.cli import prepare_jax
-from jaxbyz.results import describe_environment, write_json
+
+prepare_jax()  # before anything below starts JAX: every core is a device
+
+import numpy as np  # noqa: E402
+import plain  # noqa: E402
+
+import jaxbyz as jb  # noqa: E402
+from jaxbyz import algorithms, experiment  # noqa: E402
+from jaxbyz.results import describe_environment, write_json  # noqa: E402
 
 
 def timed(seeds: int, trajectories: int, sampler=None) -> dict:
-    """Seconds and returns of a run whose programs have been compiled by a short one."""
+    """Seconds and returns of a run whose programs have all been compiled by one like it."""
     experiment._build.cache_clear()
     patch = mock.patch.object(algorithms, "sampler", sampler) if sampler else contextlib.nullcontext()
     with patch:
         config = jb.resolve("cartpole", agents=13, seeds=seeds, trajectories=trajectories)
-        experiment.run(jb.resolve("cartpole", agents=13, seeds=seeds, trajectories=600))
+        experiment.run(config)
         started = time.perf_counter()
         done = experiment.run(config)
         seconds = time.perf_counter() - started
@@ -47,16 +50,15 @@ def timed(seeds: int, trajectories: int, sampler=None) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=8000)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="of the runs with 1 and 10 seeds")
     parser.add_argument("--sweep", type=int, default=1600, help="trajectories of the runs with 1 and 10 seeds")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/whole_run.json"))
     given = parser.parse_args()
-    prepare_jax()
     report: dict = {"command": "python benchmarks/whole_run.py", "environment": describe_environment()}
     report |= {"ours": [], "plain": [], "one_seed": [], "ten_seeds": []}
+    report["ours"].append(timed(1, given.trajectories))
+    report["plain"].append(timed(1, given.trajectories, plain.sampler))
     for _ in range(given.rounds):
-        report["ours"].append(timed(1, given.trajectories))
-        report["plain"].append(timed(1, given.trajectories, plain.sampler))
         report["one_seed"].append(timed(1, given.sweep)["seconds"])
         report["ten_seeds"].append(timed(10, given.sweep)["seconds"])
         both, sweeps = (
