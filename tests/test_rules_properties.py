@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
 from jaxbyz.rules.diameter import _by_levels, _by_search
-from jaxbyz.rules.distances import neighbour_sums, squared_distances
+from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
 from jaxbyz.rules.smea import filtered_subset, scatter_values
 from jaxbyz.rules.sorting import comparators, median_rows, sort_rows
 
@@ -284,3 +284,16 @@ def test_the_quick_way_and_the_safe_way_agree(shift, bad):
         batch = jax.jit(jax.vmap(lambda x, rule=rule: aggregate(rule, x)))(x[None])[0]
         np.testing.assert_allclose(alone, batch, rtol=1e-5, atol=1e-5 * (1 + shift))
         assert np.isfinite(alone).all()
+
+
+@pytest.mark.parametrize("count", [1, 60, 150, 199, 200])
+def test_the_lowest_of_many_scores_share_the_last_places(count):
+    """Selection, for more than 128 scores, gives what counting gives: ties and infinite scores included."""
+    scores = np.random.default_rng(count).integers(0, 40, (3, 200)).astype(np.float32)
+    scores[0, :30] = np.inf
+    scores[1] = 7.0
+    less = (scores[:, None, :] < scores[:, :, None]).sum(axis=-1)
+    equal = (scores[:, None, :] == scores[:, :, None]).sum(axis=-1)
+    got = np.asarray(lowest(jnp.asarray(scores), count))
+    np.testing.assert_allclose(got, np.clip((count - less) / equal, 0, 1), rtol=1e-6)
+    np.testing.assert_allclose(got.sum(axis=1), count, rtol=1e-5)
