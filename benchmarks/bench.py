@@ -64,11 +64,10 @@ def rows() -> list[tuple[str, str, str]]:
             text = f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"
             found.append((f"plain program over ours, a large batch of {row['episodes']} episodes", wish, text))
         shares = data["iterations"]
-        for kind, wish, episodes in (("large", "≤ 0.05", ""), ("small", "≤ 0.25", "")):
+        for kind, wish in (("large", "≤ 0.05"), ("small", "≤ 0.25")):
             for suffix, episodes in (("_full", "full"), ("", "fresh")):
-                value = shares.get(f"protocol_share_{kind}{suffix}")
-                if value is not None:
-                    found.append((f"protocol's share of a {kind} iteration, {episodes} episodes", wish, f"{value:.2f}"))
+                share = f"{shares[f'protocol_share_{kind}{suffix}']:.2f}"
+                found.append((f"protocol's share of a {kind} iteration, {episodes} episodes", wish, share))
     if data := read("whole_run"):
         found.append(("plain program over ours, a run to 8000", "≥ 3", spread(data["ratios"]["plain_over_ours"])))
         found.append(("ten seeds over one, all cores", "≤ 6", spread(data["ratios"]["ten_seeds_over_one"])))

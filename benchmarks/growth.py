@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import speed
 
 import jaxbyz as jb
 from jaxbyz.algorithms import Algorithm, decbyzpg
@@ -55,12 +55,7 @@ def measured(size: int, algorithm: Algorithm, rounds: int, seeds: int = 1, coin:
     step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
     program = step.lower(states, jnp.bool_(coin)).compile()
     memory = program.memory_analysis()
-    jax.block_until_ready(program(states, jnp.bool_(coin)))
-    taken = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        jax.block_until_ready(program(states, jnp.bool_(coin)))
-        taken.append(time.perf_counter() - begin)
+    taken = speed.samples(rounds, it=lambda: program(states, jnp.bool_(coin)))["it"]
     row = {"size": size, "seconds": taken, "bytes": memory.temp_size_in_bytes + memory.output_size_in_bytes}
     print({**row, "seconds": statistics.median(taken)}, flush=True)
     return row

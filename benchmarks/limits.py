@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,13 +43,7 @@ def needed() -> dict[str, float]:
 
 def rate(amount: float, program: Callable[..., Any], *args: Any, rounds: int = 7) -> float:
     compiled = jax.jit(program)
-    jax.block_until_ready(compiled(*args))
-    taken = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        jax.block_until_ready(compiled(*args))
-        taken.append(time.perf_counter() - begin)
-    return amount / min(taken)
+    return amount / min(speed.samples(rounds, it=lambda: compiled(*args))["it"])
 
 
 def rates() -> dict[str, float]:

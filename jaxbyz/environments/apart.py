@@ -27,6 +27,11 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
+def on_gpu() -> bool:
+    """Whether programs are traced for a GPU."""
+    return jax.default_backend() == "gpu"
+
+
 _in_kernel: contextvars.ContextVar[bool] = contextvars.ContextVar("_in_kernel", default=False)
 
 

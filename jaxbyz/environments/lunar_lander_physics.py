@@ -56,7 +56,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxbyz.batching import batch_all
-from jaxbyz.environments.apart import branches_pay, in_kernel, on_cpu
+from jaxbyz.environments.apart import branches_pay, in_kernel, on_cpu, on_gpu
 from jaxbyz.environments.kernel import one_kernel
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
@@ -226,9 +226,9 @@ def near_ground(world: World) -> tuple[jax.Array, jax.Array]:
 @functools.partial(jax.jit, static_argnames="sweeps")
 def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) -> World:
     """Step every lane that is not `over`; arrays carry lanes on the last axis."""
-    going = ~(over | world.crashed | world.asleep)
     if not on_cpu():
-        return _step_together(world, going, sweeps)
+        return _step_together(world, over, sweeps)
+    going = _going(world, over)
     lanes = world.still.shape[-1]
     before = _packed(world)
     spread = max(512, lanes // 8)
@@ -246,8 +246,13 @@ def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) ->
     return _unpacked(*_in_groups(land, (before, after), after, [touching, near & ~touching], max(32, lanes // 24)))
 
 
-def _step_together(world: World, going: jax.Array, sweeps: int) -> World:
-    """All lanes alike: with the ground as soon as one of them is near it."""
+def _going(world: World, over: jax.Array) -> jax.Array:
+    return ~(over | world.crashed | world.asleep)
+
+
+def _step_together(world: World, over: jax.Array, sweeps: int) -> World:
+    """Step every lane that is not `over`, all alike: with the ground as soon as one of them is near it."""
+    going = _going(world, over)
     flown, near, _ = _flying(world)
     near = near & going
 
@@ -263,7 +268,7 @@ def step_kernel(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS, in
 
     def together(world: World, over: jax.Array) -> World:
         with in_kernel(), jax.numpy_rank_promotion("allow"):
-            return _step_together(world, ~(over | world.crashed | world.asleep), sweeps)
+            return _step_together(world, over, sweeps)
 
     return one_kernel(together, world, over, interpret=interpret)
 
@@ -342,7 +347,7 @@ def step(world: World, over: jax.Array) -> World:
     batch = world.still.shape
     ranks = World._make(len(shape) for shape in _SHAPES)
     flat = jax.tree.map(lambda a, rank: a.reshape(-1, *a.shape[a.ndim - rank :]), world, ranks)
-    if jax.default_backend() == "gpu":
+    if on_gpu():
         return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), step_kernel(flat, over.reshape(-1)))
     lanes = jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), flat)
     with jax.numpy_rank_promotion("allow"):  # inside, whatever is per lane applies along all leading axes
