@@ -128,6 +128,8 @@ def check(config: Config) -> Config:
     for name in ("agents", "seeds", "trajectories", "N", "B", "horizon"):
         if getattr(c, name) < 1:
             raise UsageError(f"{name}={getattr(c, name)}: must be at least 1")
+    if not 0 <= c.seed <= 2**32 - c.seeds:
+        raise UsageError(f"seed={c.seed} with seeds={c.seeds}: seeds are numbers from 0 to 2³² − 1")
     for name in ("eta", "gamma", "output_scale"):
         value = getattr(c, name)
         if not (math.isfinite(value) and value > 0):

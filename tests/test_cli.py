@@ -155,6 +155,8 @@ def test_list_names_everything(capsys):
         (["--N", "0"], "N=0: must be at least 1"),
         (["--horizon", "0"], "horizon=0"),
         (["--seeds", "0"], "seeds=0"),
+        (["--seed", "-1"], "seed=-1"),
+        (["--seeds", "2", "--seed", "4294967295"], "seed=4294967295"),
         (["--trajectories", "-3"], "trajectories=-3"),
         (["--eta", "-1"], "eta=-1.0"),
         (["--eta", "inf"], "eta=inf"),

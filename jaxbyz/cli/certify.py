@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from jaxbyz.cli.arguments import seed_number
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Rules, numbers of agents and liars, effort, where to put witnesses."""
@@ -13,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--agents", type=int, default=13, help="number of agents K (default 13)")
     parser.add_argument("--byzantine", type=int, default=3, help="number of Byzantine agents f (default 3)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the search")
+    parser.add_argument("--seed", type=seed_number, default=0, help="seed of the search")
     parser.add_argument("--starts", type=int, default=768, help="inputs to begin with (default 768)")
     parser.add_argument("--climbers", type=int, default=32, help="searches that go on from there (default 32)")
     parser.add_argument("--steps", type=int, default=200, help="steps of each (default 200)")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
+from jaxbyz.cli.arguments import seed_number
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The folder, how many episodes, which output."""
@@ -13,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", type=int, default=0, help="whose parameters (default 0, honest in a fixed schedule)")
     parser.add_argument("--output", choices=("last", "sampled", "best"), help="which parameters (default: the run's)")
     parser.add_argument("--greedy", action="store_true", help="take the likeliest action instead of drawing one")
-    parser.add_argument("--seed", type=int, default=10_000, help="seed of the fresh episodes")
+    parser.add_argument("--seed", type=seed_number, default=10_000, help="seed of the fresh episodes")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
 
 

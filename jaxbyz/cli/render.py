@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jaxbyz.cli.arguments import seed_number
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The folder, whose policy, and where the pictures go."""
@@ -13,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-seed", type=int, default=0, help="which seed of the run, counted from 0")
     parser.add_argument("--agent", type=int, default=0, help="whose parameters (default 0)")
     parser.add_argument("--output", choices=("last", "sampled", "best"), help="which parameters (default: the run's)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the episode")
+    parser.add_argument("--seed", type=seed_number, default=0, help="seed of the episode")
     parser.add_argument("--width", type=int, default=480, help="width of a frame in pixels (default 480)")
     parser.add_argument("--fps", type=float, default=25.0, help="frames a second (default 25)")
     parser.add_argument("--columns", type=int, default=6, help="frames in the strip (default 6)")
