@@ -20,7 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="runs/reproduction", metavar="DIR", help="default: runs/reproduction")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only trainings with this name, or part of it")
     parser.add_argument("--list", action="store_true", help="name the trainings and stop")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time, each a process")
     parser.add_argument("--draw", action="store_true", help="train nothing, draw what is there")
+    parser.add_argument("--no-draw", action="store_true", help="train only")
     parser.add_argument("--no-spread", action="store_true", help="means only; needed for a single seed")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -29,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Train what is missing, then draw the figures and write the table."""
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.registry import UsageError
+    from jaxbyz.reproduction.apart import run_apart
     from jaxbyz.reproduction.drawing import draw, write_table
     from jaxbyz.reproduction.figures import chosen, parts_of
     from jaxbyz.reproduction.parts import configuration, load_parts, part_file, run_part
@@ -50,11 +53,26 @@ def run(arguments: argparse.Namespace) -> int:
             "\n".join(f"{name}{' (there)' if part_file(folder, name, c).exists() else ''}" for name, c in parts.items())
         )
         return 0
-    if not arguments.draw:
+    if arguments.jobs < 1:
+        raise UsageError(f"jobs={arguments.jobs}: must be at least 1")
+    if arguments.draw and arguments.no_draw:
+        raise UsageError("--draw and --no-draw: nothing would be left to do")
+
+    def say(line: str) -> None:
+        if not arguments.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    failed = {}
+    if not arguments.draw and arguments.jobs > 1:
+        failed = run_apart({name: _alone(name, arguments) for name in parts}, arguments.jobs, say)
+    elif not arguments.draw:
         for number, (name, config) in enumerate(parts.items(), 1):
-            if not arguments.quiet:
-                print(f"[{number}/{len(parts)}] {name}", file=sys.stderr)
+            say(f"[{number}/{len(parts)}] {name}")
             run_part(folder, name, config, make_progress(config.trajectories, arguments.quiet))
+    for name, reason in failed.items():
+        print(f"{name} failed: {reason}", file=sys.stderr)
+    if arguments.no_draw:
+        return int(bool(failed))
     finished = load_parts(folder)
     if not finished:
         raise UsageError(f"{folder}: no results here; run `jaxbyz reproduce` without --draw first")
@@ -63,7 +81,17 @@ def run(arguments: argparse.Namespace) -> int:
         if path is not None:
             print(path)
     print(write_table(figures, finished, Path(arguments.out) / f"table-{arguments.setting}.md", arguments.setting))
-    return 0
+    return int(bool(failed))
+
+
+def _alone(name: str, arguments: argparse.Namespace) -> list[str]:
+    """The arguments of a process that trains just one part."""
+    numbers = {
+        option: str(getattr(arguments, option)) for option in ("setting", "seeds", "seed", "trajectories", "out")
+    }
+    options = [word for option, value in numbers.items() for word in (f"--{option}", value)]
+    spread = ["--no-spread"] if arguments.no_spread else []
+    return ["reproduce", arguments.figure, "--only", name, "--no-draw", "--quiet", *options, *spread]
 
 
 def wanted(name: str, known: Container[str], only: list[str] | None) -> bool:
