@@ -7,6 +7,7 @@ living episode and not the horizon.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment, Step
+from jaxbyz.environments.apart import on_gpu
+from jaxbyz.kernels import Scan, replayable, scan_kernel, traced_step
 from jaxbyz.policies import Policy
 
 CHUNK = 16  # steps between two looks at whether anybody is still alive
+LARGEST_IN_KERNEL = 1024  # parameters of a policy whose every product becomes a formula of a GPU kernel
 
 
 class Episodes(NamedTuple):
@@ -103,8 +107,8 @@ def collect(
             drawn["lie"] = jax.vmap(lambda key: jax.random.uniform(key, shape), out_axes=1)(lie_key)
         return drawn
 
-    def step(lanes: _Lanes, inputs: tuple[dict[str, Array], Array]) -> tuple[_Lanes, tuple[Array, ...]]:
-        drawn, t = inputs
+    def step(trees: Any, lanes: _Lanes, drawn: dict[str, Array], t: Array) -> tuple[_Lanes, tuple[Array, ...]]:
+        A, M = lanes.alive.shape
         distribution = jax.vmap(policy.apply)(trees, lanes.observation)
         action = jax.vmap(policy.sample)(distribution, drawn["noise"])
         if act is not None and mask is not None:
@@ -136,8 +140,14 @@ def collect(
         return following, record
 
     def run_chunk(c: Array, lanes: _Lanes) -> tuple[_Lanes, tuple[Array, ...]]:
-        times = c * C + jnp.arange(C, dtype=jnp.int32)
-        lanes, record = jax.lax.scan(step, lanes, (draw(c), times))
+        drawn = draw(c)
+        scan = _for_kernel(step, trees, lanes, drawn["noise"]) if on_gpu() and act is None else None
+        if scan is not None:
+            shared = (trees, jnp.broadcast_to(c * C, A))
+            lanes, record = scan_kernel(scan, shared, lanes, drawn["noise"], C)
+        else:
+            times = c * C + jnp.arange(C, dtype=jnp.int32)
+            lanes, record = jax.lax.scan(lambda lanes, x: step(trees, lanes, *x), lanes, (drawn, times))
         observations, actions, *rest = record  # [C, A, …, M]
         return lanes, (_chunk(observations), _chunk(actions), *(jnp.swapaxes(x, 0, 1) for x in rest))
 
@@ -153,6 +163,26 @@ def collect(
     )
     observations, actions, log_probs, rewards, alive = buffers
     return Episodes(observations, actions, log_probs, rewards, alive, lanes.terminated, chunks)
+
+
+def _for_kernel(step: Callable, trees: Any, lanes: _Lanes, noise: Array) -> Scan | None:
+    """The step of one agent, traced for one GPU kernel a chunk; None where a kernel cannot run it.
+
+    It can where policies are small and an environment is a few formulas on the numbers of a lane, without chance.
+    """
+    size = sum(leaf[0].size for leaf in jax.tree.leaves(trees))
+    if size > LARGEST_IN_KERNEL or any(leaf.ndim != 2 for leaf in jax.tree.leaves(lanes.state)):
+        return None
+
+    def alone(shared: tuple[Any, Array], lanes: _Lanes, noise: Array, i: Array) -> Any:
+        (tree, first), (lanes, noise) = shared, jax.tree.map(lambda a: a[None], (lanes, noise))
+        nothing = jnp.broadcast_to(jax.random.key(0), lanes.alive.shape)
+        result = step(jax.tree.map(lambda a: a[None], tree), lanes, {"noise": noise, "key": nothing}, first + i)
+        return jax.tree.map(lambda a: a[0], result)
+
+    agents = jax.ShapeDtypeStruct(noise.shape[1:2], jnp.int32)
+    scan = traced_step(alone, (trees, agents), lanes, noise)
+    return scan if replayable(scan.jaxpr.jaxpr) else None
 
 
 def _over_lanes(environment: Environment) -> Any:

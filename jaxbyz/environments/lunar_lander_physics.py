@@ -57,7 +57,6 @@ from jax import lax
 
 from jaxbyz.batching import batch_all
 from jaxbyz.environments.apart import branches_pay, in_kernel, on_cpu, on_gpu
-from jaxbyz.environments.kernel import one_kernel
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
     ANGULAR_SLOP,
@@ -83,6 +82,7 @@ from jaxbyz.environments.lunar_lander_collision import (
 )
 from jaxbyz.environments.lunar_lander_contact import leg_contacts, solve_velocities
 from jaxbyz.environments.lunar_lander_impact import correct_positions, impact
+from jaxbyz.kernels import one_kernel
 
 VELOCITY_SWEEPS = 180
 STILL_STEPS = 25

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+import jaxbyz as jb
+from jaxbyz import rollout
 from jaxbyz.environments import lunar_lander_physics as physics
-from jaxbyz.environments.kernel import BLOCK, one_kernel
 from jaxbyz.environments.lunar_lander import EnvParams, LunarLander
+from jaxbyz.kernels import BLOCK, one_kernel, scan_kernel
 
 
 def mixed(a, b, flag):
@@ -77,3 +81,56 @@ def test_the_kernel_steps_landers_as_the_cpu_does():
     got = physics.step_kernel(world, over, interpret=True)
     for name in physics.World._fields:
         np.testing.assert_allclose(getattr(got, name), getattr(expected, name), atol=2e-4, err_msg=name)
+
+
+def collected(environment_name: str, *, in_kernel: bool, lanes: int = 5, horizon: int = 20) -> tuple:
+    """Episodes of three agents, the ordinary way or a chunk a kernel; and how many kernels were made."""
+    environment = jb.make_environment(environment_name)
+    policy = jb.mlp_policy(environment, hidden=(4, 4))
+    keys = jax.random.split(jax.random.key(3), 3)
+    theta = jax.vmap(policy.init)(keys)
+    made = []
+
+    def interpreted(*args):
+        made.append(args)
+        return scan_kernel(*args, interpret=True)
+
+    with (
+        mock.patch.object(rollout, "on_gpu", lambda: in_kernel),
+        mock.patch.object(rollout, "scan_kernel", interpreted),
+    ):
+        run = jax.jit(lambda theta, keys: rollout.collect(environment, policy, theta, keys, lanes, horizon))
+        return run(theta, keys), len(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [("CartPole-v1", 35), ("Pendulum-v1", 5), pytest.param("MountainCar-v0", 5, marks=pytest.mark.slow)],
+)
+def test_episodes_in_a_kernel_are_the_same(name, lanes):
+    expected, none = collected(name, in_kernel=False, lanes=lanes)
+    got, some = collected(name, in_kernel=True, lanes=lanes)
+    assert none == 0 and some > 0
+    for field in rollout.Episodes._fields:
+        a, b = getattr(got, field), getattr(expected, field)
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(a, b, atol=1e-5, err_msg=field)
+
+
+def test_an_environment_that_draws_numbers_in_its_step_is_left_to_xla():
+    """Acrobot's torque noise needs a generator, which a kernel of rows has not."""
+    environment = jb.make_environment("Acrobot-v1")
+    policy = jb.mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(0), 2)
+    with mock.patch.object(rollout, "on_gpu", lambda: True), mock.patch.object(rollout, "scan_kernel", None):
+        jax.eval_shape(lambda k: rollout.collect(environment, policy, jax.vmap(policy.init)(k), k, 4, 8), keys)
+
+
+def test_cartpoles_chunk_becomes_one_cuda_kernel():
+    environment = jb.make_environment("CartPole-v1")
+    policy = jb.mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(0), 13)
+    with mock.patch.object(rollout, "on_gpu", lambda: True):
+        program = jax.jit(lambda k: rollout.collect(environment, policy, jax.vmap(policy.init)(k), k, 50, 500))
+        text = program.trace(keys).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("__gpu$xla.gpu.triton") == 1
