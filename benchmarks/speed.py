@@ -1,6 +1,7 @@
 """Speed of an iteration against the plain program, of a sweep against one seed, of the protocol against the sampling.
 
     python benchmarks/speed.py --out benchmarks/results/speed-cpu.json
+    python benchmarks/speed.py --seeds 1 10 100 400 --agents 13 100 1000 10000 --out benchmarks/results/speed-gpu.json
 
 Everything is compiled and warmed up first; alternatives take turns within one run, so that a noisy machine hits all of
 them alike. The file holds every sample; look at the ratios.
@@ -9,6 +10,7 @@ them alike. The file holds every sample; look at the ratios.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -21,7 +23,8 @@ import jax.numpy as jnp
 import plain
 
 import jaxbyz as jb
-from jaxbyz import config
+from jaxbyz import config, rollout
+from jaxbyz.environments.apart import on_gpu
 from jaxbyz.estimators import estimate
 from jaxbyz.results import describe_environment, write_json
 from jaxbyz.rollout import collect
@@ -69,8 +72,16 @@ def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
     def ours(theta: jax.Array, keys: jax.Array) -> jax.Array:
         return estimate(estimator, policy, theta, collect(environment, policy, theta, keys, EPISODES, HORIZON))
 
-    fast = jax.jit(ours)
-    return {"plain": lambda: simple(trees, keys), "ours": lambda: fast(theta, keys)}
+    def rollout_only(theta: jax.Array, keys: jax.Array) -> Any:
+        return collect(environment, policy, theta, keys, EPISODES, HORIZON)
+
+    programs = {"ours": jax.jit(ours), "rollout": jax.jit(rollout_only)}
+    if on_gpu():  # the same without a kernel for a chunk of steps
+        programs["without_kernel"] = jax.jit(lambda *args: ours(*args))
+        with mock.patch.object(rollout, "on_gpu", lambda: False):
+            programs["without_kernel"] = programs["without_kernel"].lower(theta, keys).compile()
+    timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
+    return {"plain": lambda: simple(trees, keys), **timed}
 
 
 def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
@@ -88,32 +99,52 @@ def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
+def iteration(
+    seeds: int, coin: bool, endless: bool = False, agents: int = AGENTS, byzantine: int = 3, **options: Any
+) -> Callable[[], Any]:
+    """One whole iteration of so many seeds."""
+    settings = jb.resolve(agents=agents, byzantine=byzantine, attack="avg-zero", **options)
+    params = ENDLESS if endless else {}
+    with mock.patch.object(config, "make_environment", lambda name: jb.make_environment(name, **params)):
+        algorithm = jb.build(settings)
+    states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
+    step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
+    states, _ = step(states, jnp.bool_(True))
+    return lambda: step(states, jnp.bool_(coin))[0].parameters
+
+
+def crowds(rounds: int, agents: list[int]) -> list[dict[str, Any]]:
+    """A large iteration of full episodes for growing numbers of agents, GDA among all of them, and its naive twin."""
+    rows = []
+    for count in agents:
+        options = {"endless": True, "agents": count, "byzantine": (count - 1) // 5}
+        taken = samples(
+            rounds,
+            gda=iteration(1, True, **options, agreement="gda"),
+            naive=iteration(1, True, **options, algorithm="dec-page-pg"),
+        )
+        steps = count * EPISODES * HORIZON / statistics.median(taken["gda"])
+        share = 1 - 1 / ratio(taken, "gda", "naive")["median"]
+        rows.append({"agents": count, "steps_per_second": steps, "protocol_share": share, "seconds": taken})
+        print({name: value for name, value in rows[-1].items() if name != "seconds"}, flush=True)
+    return rows
+
+
 def iterations(rounds: int) -> dict[str, Any]:
     """One whole iteration by coin, with and without the protocol, fresh and full episodes; 10 seeds against one."""
-
-    def program(seeds: int, coin: bool, endless: bool = False, **options: Any) -> Callable[[], Any]:
-        settings = jb.resolve(agents=AGENTS, byzantine=3, attack="avg-zero", **options)
-        params = ENDLESS if endless else {}
-        with mock.patch.object(config, "make_environment", lambda name: jb.make_environment(name, **params)):
-            algorithm = jb.build(settings)
-        states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
-        step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
-        states, _ = step(states, jnp.bool_(True))
-        return lambda: step(states, jnp.bool_(coin))[0].parameters
-
     naive = {"algorithm": "dec-page-pg"}
     taken = samples(
         rounds,
-        large=program(1, True),
-        large_naive=program(1, True, **naive),
-        small=program(1, False),
-        small_naive=program(1, False, **naive),
-        large_full=program(1, True, endless=True),
-        large_full_naive=program(1, True, endless=True, **naive),
-        small_full=program(1, False, endless=True),
-        small_full_naive=program(1, False, endless=True, **naive),
-        large_ten=program(10, True),
-        small_ten=program(10, False),
+        large=iteration(1, True),
+        large_naive=iteration(1, True, **naive),
+        small=iteration(1, False),
+        small_naive=iteration(1, False, **naive),
+        large_full=iteration(1, True, endless=True),
+        large_full_naive=iteration(1, True, endless=True, **naive),
+        small_full=iteration(1, False, endless=True),
+        small_full_naive=iteration(1, False, endless=True, **naive),
+        large_ten=iteration(10, True),
+        small_ten=iteration(10, False),
     )
     median = {name: statistics.median(values) for name, values in taken.items()}
     kinds = ("large", "small", "large_full", "small_full")
@@ -132,15 +163,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--agents", type=int, nargs="+", default=[], help="also measure so many agents with GDA")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    report = {
-        "command": f"python benchmarks/speed.py --out {arguments.out.name}",
-        "environment": describe_environment(),
-    }
+    crowd = " ".join(["--agents", *map(str, arguments.agents)]) if arguments.agents else ""
+    command = f"python benchmarks/speed.py --seeds {' '.join(map(str, arguments.seeds))} {crowd}"
+    report = {"command": f"{command.strip()} --out {arguments.out.name}", "environment": describe_environment()}
     report["batches"] = batches(arguments.rounds, arguments.seeds)
     write_json(arguments.out, report)
+    if arguments.agents:
+        report["crowds"] = crowds(arguments.rounds, arguments.agents)
+        write_json(arguments.out, report)
     report["iterations"] = iterations(arguments.rounds)
     write_json(arguments.out, report)
 

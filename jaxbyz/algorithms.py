@@ -183,7 +183,7 @@ def decbyzpg(
         floats = places.here * a_place + _memory_size(aggregator, K, D)
         metrics = _metrics(
             page, coin, sampled, mask, norms, shares, agreed.everyone, agreed.rounds,
-            bytes_sent=(1.0 + rounds) * (K * K * D * FLOAT_BYTES), bytes_moved=places.moved(floats),
+            bytes_sent=(1.0 + rounds) * float(K * K * D * FLOAT_BYTES), bytes_moved=places.moved(floats),
         )  # fmt: skip
         return following, metrics
 
@@ -265,7 +265,7 @@ def byzpg(
         upwards = coin if alone else jnp.bool_(True)
         metrics = _metrics(
             page, coin, sampled, mask, jnp.tile(jnp.linalg.norm(v, axis=1), K), jnp.tile(shares, (K, 1)),
-            jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent=jnp.where(upwards, 2.0, 1.0) * (K * D * FLOAT_BYTES),
+            jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent=jnp.where(upwards, 2.0, 1.0) * float(K * D * FLOAT_BYTES),
             bytes_moved=jnp.where(upwards, places.moved(places.here * (D + SUMMARY)), 0.0),
         )  # fmt: skip
         return following, metrics

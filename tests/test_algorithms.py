@@ -222,6 +222,19 @@ def test_metrics_count_what_was_sent_and_sampled():
     np.testing.assert_allclose(mean.metrics.gradient_norm, 0.0, atol=1e-3)
 
 
+@pytest.mark.parametrize("algorithm", ["decbyzpg", "byzpg"])
+def test_a_program_for_thousands_of_agents_is_no_longer_than_for_hundreds(algorithm):
+    """Nothing is written out agent by agent, and counts of bytes may exceed an int32."""
+
+    def lines(agents: int) -> int:
+        options = {"agents": agents, "byzantine": agents // 6, "attack": "avg-zero", "hidden": (300, 300)}
+        built = jb.build(jb.resolve(algorithm=algorithm, agreement="gda", **options))
+        state = jax.eval_shape(built.init, jax.random.key(0))
+        return str(jax.make_jaxpr(built.step)(state, True)).count("\n")
+
+    assert lines(6000) < 2 * lines(600)  # the stages of a sorting network: log² K
+
+
 def test_a_users_own_rule_attack_and_environment():
     def middle(messages):
         return jnp.sort(messages, axis=0)[messages.shape[0] // 2]

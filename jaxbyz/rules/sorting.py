@@ -70,7 +70,7 @@ def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
 
     def median(part: Array) -> Array:
         n = part.shape[0]
-        rows = [jnp.where(jnp.isnan(row), jnp.inf, row) for row in part]
+        rows = jnp.where(jnp.isnan(part), jnp.inf, part)
         middle = ranked_rows(rows, range((n - 1) // 2, n // 2 + 1))
         value = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
         return jnp.where(jnp.isfinite(value), value, 0.0)
