@@ -25,7 +25,7 @@ import plain
 
 import jaxbyz as jb
 from jaxbyz import config, rollout
-from jaxbyz.environments.apart import on_gpu
+from jaxbyz.backend import on_gpu
 from jaxbyz.estimators import estimate
 from jaxbyz.results import describe_environment, write_json
 from jaxbyz.rollout import collect

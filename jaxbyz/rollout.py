@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
+from jaxbyz.backend import on_gpu
 from jaxbyz.environments import Environment, Step
-from jaxbyz.environments.apart import on_gpu
 from jaxbyz.kernels import Scan, replayable, scan_kernel, traced_step
 from jaxbyz.policies import Policy
 

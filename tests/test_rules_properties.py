@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import jaxbyz as jb
 from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
 from jaxbyz.rules.diameter import _by_levels, _by_search
 from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
@@ -244,6 +245,17 @@ def test_staged_network_sorts(monkeypatch):
     monkeypatch.setattr("jaxbyz.rules.sorting.TILE", 8)
     x = np.random.default_rng(1).normal(size=(21, 19)).astype(np.float32)
     np.testing.assert_array_equal(jax.jit(sort_rows)(x), np.sort(x, axis=0))
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "meamed", "krum", "rfa", "nnm+mean"])
+def test_rows_written_out_or_in_stages_give_the_same(rule, monkeypatch):
+    """Forty rows: one by one on a CPU, whole stages on a GPU."""
+    x = np.random.default_rng(5).normal(size=(40, 30)).astype(np.float32)
+    outputs = []
+    for here in (True, False):
+        monkeypatch.setattr("jaxbyz.rules.sorting.on_cpu", lambda here=here: here)
+        outputs.append(jax.jit(lambda x: jb.aggregate(rule, jax.random.key(0), x, byzantine=9))(x))
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])

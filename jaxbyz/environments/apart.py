@@ -13,6 +13,8 @@ from typing import ParamSpec, TypeVar
 
 import jax
 
+from jaxbyz.backend import on_cpu
+
 try:
     from jax.experimental import xla_metadata
 except ImportError:  # an older or newer JAX: everything still works, compiled as one piece
@@ -20,16 +22,6 @@ except ImportError:  # an older or newer JAX: everything still works, compiled a
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def on_cpu() -> bool:
-    """Whether programs are traced for a CPU."""
-    return jax.default_backend() == "cpu"
-
-
-def on_gpu() -> bool:
-    """Whether programs are traced for a GPU."""
-    return jax.default_backend() == "gpu"
 
 
 _in_kernel: contextvars.ContextVar[bool] = contextvars.ContextVar("_in_kernel", default=False)

@@ -55,8 +55,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.backend import on_cpu, on_gpu
 from jaxbyz.batching import batch_all
-from jaxbyz.environments.apart import branches_pay, in_kernel, on_cpu, on_gpu
+from jaxbyz.environments.apart import branches_pay, in_kernel
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
     ANGULAR_SLOP,

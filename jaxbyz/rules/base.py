@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.shortcuts import shortcut
-from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows
+from jaxbyz.rules.sorting import add_rows, written_out
 
 State = Any  # a pytree of arrays; () for a rule without memory
 
@@ -89,7 +89,7 @@ def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Arr
     there is a row to leave out.
     """
     m, n = shares.shape
-    if m == 1 and n <= NETWORK_LIMIT:
+    if m == 1 and written_out(n):
         parts = [jnp.where(shares[0, i] != 0, shares[0, i] * messages[i], 0.0) for i in range(n)]
         return add_rows(parts)[None]
     return shortcut(jnp.all(shares.any(axis=0)), _product, lambda s, x: _product(s, _used(s, x)), shares, messages)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
-from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
+from jaxbyz.rules.sorting import add_rows, computed_once, median_rows, ranked_rows, written_out
 
 
 class Selection(NamedTuple):
@@ -92,7 +92,7 @@ def around_median(drop: int) -> Selection:
 
 def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:
     """How many are marked, per coordinate."""
-    if marks.shape[0] > NETWORK_LIMIT:
+    if not written_out(marks.shape[0]):
         return jnp.sum(marks, axis=0, keepdims=True, dtype=jnp.float32)
     return add_rows([marks[i : i + 1].astype(jnp.float32) for i in range(marks.shape[0])])
 

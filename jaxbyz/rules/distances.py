@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxbyz.rules.base import largest_square
 from jaxbyz.rules.shortcuts import shortcut
-from jaxbyz.rules.sorting import NETWORK_LIMIT, add_rows, computed_once, median_rows, ranked_rows
+from jaxbyz.rules.sorting import add_rows, computed_once, median_rows, ranked_rows, written_out
 
 TILE = 1024  # coordinates of a [n, TILE] block in the second-level cache
 LANES = 16  # matrix products take rows by so many at a time; those left over cost as much as a whole group
@@ -132,7 +132,7 @@ def lowest(scores: Float[Array, "*batch n"], count: int | Array) -> Float[Array,
     """
     scores = jax.lax.stop_gradient(scores)
     dtype = scores.dtype
-    if isinstance(count, int) and count > 0 and scores.shape[-1] > NETWORK_LIMIT:
+    if isinstance(count, int) and count > 0 and not written_out(scores.shape[-1]):
         return _up_to(scores, _selected(scores, count), count)
     less = jnp.sum(scores[..., None, :] < scores[..., :, None], axis=-1, dtype=dtype)
     equal = jnp.sum(scores[..., None, :] == scores[..., :, None], axis=-1, dtype=dtype)
@@ -162,7 +162,7 @@ def _up_to(scores: Float[Array, "*batch n"], last: Float[Array, "*batch"], count
 def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     """Sum of the `count` least entries of each row of a symmetric matrix (the zero distance to itself is one)."""
     squares = jax.lax.stop_gradient(squares)
-    if squares.shape[0] <= NETWORK_LIMIT:
+    if written_out(squares.shape[0]):
         return computed_once(lambda part: add_rows(ranked_rows(part, range(count))), squares)
     last = _last_kept(squares, count)
     inside = squares < last[:, None]
@@ -173,7 +173,7 @@ def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n
 def _last_kept(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     """The `count`-th least entry of each row: by a sorting network, or by selection where that would be too large."""
     n = squares.shape[0]
-    if n <= NETWORK_LIMIT:
+    if written_out(n):
         return computed_once(lambda part: ranked_rows(part, range(count - 1, count))[0], squares.T)
     return _selected(squares, count)
 

@@ -14,8 +14,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxbyz.backend import on_cpu
+
 NETWORK_LIMIT = 128  # beyond this many rows the unrolled program spills; a network of whole stages takes over
+GPU_NETWORK_LIMIT = 32  # a GPU runs whole stages well, and its compiler is slow with thousands of formulas
 TILE = 2048  # coordinates at a time in the staged network: [256, 2048] floats stay in the second-level cache
+
+
+def written_out(n: int) -> bool:
+    """Whether programs treat n rows one by one."""
+    return n <= (NETWORK_LIMIT if on_cpu() else GPU_NETWORK_LIMIT)
 
 
 @cache
@@ -48,7 +56,7 @@ def comparators(n: int, wanted: tuple[int, ...] | None = None) -> tuple[tuple[in
 def ranked_rows(messages: Float[Array, "n D"] | list[Float[Array, " D"]], ranks: range) -> list[Float[Array, " D"]]:
     """The coordinate-wise order statistics of the given ranks (0 is the least). Rows must be free of NaN."""
     n = len(messages)
-    if n > NETWORK_LIMIT:
+    if not written_out(n):
         ordered = _staged_sort(jnp.stack(messages) if isinstance(messages, list) else messages)
         return [ordered[r] for r in ranks]
     rows = [messages[i] for i in range(n)]
