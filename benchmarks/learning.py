@@ -43,7 +43,7 @@ def configurations() -> dict[str, dict]:
         named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
     named["best-page-pg"] = {"algorithm": "page-pg", "preset": "cartpole-best", "trajectories": 4000}
     named["best-k13"] = {"agents": 13, "preset": "cartpole-best", "trajectories": 4000}
-    for attack in ("alie", "ipm", "min-max", "mimic", "opt-alie", "gradient-found"):
+    for attack in ("alie", "ipm", "min-max", "mimic", "opt-alie", "opt-ipm", "gradient-found"):
         named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
     for attack in ("none", *ATTACKS):
         liars = {"agents": 13} if attack == "none" else {**LIARS, "attack": attack}
@@ -52,11 +52,11 @@ def configurations() -> dict[str, dict]:
             named[f"{preset}-dec-page-pg-{attack}"] = {
                 **liars, "env": "LunarLander-v3", "preset": preset, "algorithm": "dec-page-pg",
             }  # fmt: skip
-    for attack in (*ATTACKS, "opt-alie", "min-max"):
+    for attack in (*ATTACKS, "min-max", "opt-alie", "opt-ipm", "gradient-found"):
         named[f"lunarlander-best-{attack}"] = {
             **LIARS, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 8000,
         }  # fmt: skip
-        named[f"lunarlander-best-caf-{attack}"] = {**named[f"lunarlander-best-{attack}"], "aggregator": "caf"}
+        named[f"lunarlander-best-rfa-{attack}"] = {**named[f"lunarlander-best-{attack}"], "aggregator": "rfa"}
     for name, options in SEARCH.items():
         named[f"search-{name}"] = {
             **LIARS,
