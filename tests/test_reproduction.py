@@ -80,6 +80,21 @@ def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
     assert "results of another version (format 99" in capsys.readouterr().err
 
 
+def test_trainings_side_by_side(tmp_path, capsys):
+    """One that fails is named and keeps nobody from training."""
+    folder = tmp_path / "steady"
+    folder.mkdir()
+    (folder / "cartpole-decbyzpg-k5.s0-1.json").write_text('{"format": 99}')
+    names = ["cartpole-page-pg", "cartpole-decbyzpg-k5"]
+    assert (
+        main(["reproduce", "speedup", *TINY, "--only", *names, "--jobs", "2", "--no-draw", "--out", str(tmp_path)]) == 1
+    )
+    error = capsys.readouterr().err
+    assert error.startswith("cartpole-decbyzpg-k5 failed: jaxbyz: error: ") and "another version" in error
+    assert json.loads((folder / "cartpole-page-pg.s0-1.json").read_text())["finite"]
+    assert not list(tmp_path.glob("*.png"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -87,6 +102,8 @@ def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
         (["speedup", "--seeds", "1"], "a spread needs at least 2 seeds"),
         (["speedup", "--draw", "--out", "nowhere"], "no results here"),
         (["speedup", "--setting", "mine"], "invalid choice"),
+        (["speedup", "--jobs", "0"], "jobs=0"),
+        (["speedup", "--draw", "--no-draw"], "nothing would be left to do"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys):
