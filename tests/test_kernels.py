@@ -105,7 +105,10 @@ def collected(environment_name: str, *, in_kernel: bool, lanes: int = 5, horizon
 
 @pytest.mark.parametrize(
     ("name", "lanes"),
-    [("CartPole-v1", 35), ("Pendulum-v1", 5), pytest.param("MountainCar-v0", 5, marks=pytest.mark.slow)],
+    [
+        ("CartPole-v1", 35),
+        *(pytest.param(name, 5, marks=pytest.mark.slow) for name in ("Pendulum-v1", "MountainCar-v0")),
+    ],
 )
 def test_episodes_in_a_kernel_are_the_same(name, lanes):
     expected, none = collected(name, in_kernel=False, lanes=lanes)

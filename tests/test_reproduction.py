@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxbyz.cli import main
-from jaxbyz.config import build, resolve
+from jaxbyz.config import build, resolve, to_dict
 from jaxbyz.estimators import importance_weights
 from jaxbyz.registry import UsageError
 from jaxbyz.reproduction.claims import claims, late
@@ -81,18 +81,19 @@ def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
 
 
 def test_trainings_side_by_side(tmp_path, capsys):
-    """One that fails is named and keeps nobody from training."""
+    """Each in its process: one finds its file and keeps it, the other fails and is named."""
     folder = tmp_path / "steady"
     folder.mkdir()
+    environment, curve = parts_of(chosen("speedup"))["cartpole-page-pg"]
+    config = configuration("steady", environment, curve, 2, 0, 8)
+    kept = folder / "cartpole-page-pg.s0-1.json"
+    kept.write_text(json.dumps({"format": 1, "config": to_dict(config)}))
     (folder / "cartpole-decbyzpg-k5.s0-1.json").write_text('{"format": 99}')
     names = ["cartpole-page-pg", "cartpole-decbyzpg-k5"]
-    assert (
-        main(["reproduce", "speedup", *TINY, "--only", *names, "--jobs", "2", "--no-draw", "--out", str(tmp_path)]) == 1
-    )
-    error = capsys.readouterr().err
-    assert error.startswith("cartpole-decbyzpg-k5 failed: jaxbyz: error: ") and "another version" in error
-    assert json.loads((folder / "cartpole-page-pg.s0-1.json").read_text())["finite"]
-    assert not list(tmp_path.glob("*.png"))
+    arguments = ["--only", *names, "--jobs", "2", "--no-draw", "--out", str(tmp_path)]
+    assert main(["reproduce", "speedup", *TINY, *arguments]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("cartpole-decbyzpg-k5 failed: jaxbyz: error: ") and "another version" in line
 
 
 @pytest.mark.parametrize(
