@@ -25,7 +25,7 @@ import plain
 
 import jaxbyz as jb
 from jaxbyz import config, rollout
-from jaxbyz.backend import on_gpu
+from jaxbyz.backend import kernels_run
 from jaxbyz.estimators import estimate
 from jaxbyz.results import describe_environment, write_json
 from jaxbyz.rollout import collect
@@ -82,9 +82,9 @@ def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
         return collect(environment, policy, theta, keys, EPISODES, HORIZON)
 
     programs = {"ours": jax.jit(ours), "rollout": jax.jit(rollout_only)}
-    if on_gpu():  # the same without a kernel for a chunk of steps
+    if kernels_run():  # the same without a kernel for a chunk of steps
         programs["without_kernel"] = jax.jit(lambda *args: ours(*args))
-        with mock.patch.object(rollout, "on_gpu", lambda: False):
+        with mock.patch.object(rollout, "kernels_run", lambda: False):
             programs["without_kernel"] = programs["without_kernel"].lower(theta, keys).compile()
     timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
     return {"plain": lambda: simple(trees, keys), **timed}

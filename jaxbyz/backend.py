@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 
 def on_cpu() -> bool:
     """Whether programs are traced for a CPU."""
-    return jax.default_backend() == "cpu"
+    return _device().platform == "cpu"
 
 
-def on_gpu() -> bool:
-    """Whether programs are traced for a GPU."""
-    return jax.default_backend() == "gpu"
+def kernels_run() -> bool:
+    """Whether programs are traced for a GPU that runs Triton's kernels: NVIDIA's from Ampere on."""
+    device = _device()
+    capability = str(getattr(device, "compute_capability", ""))
+    return device.platform == "gpu" and capability[:1].isdigit() and float(capability) >= 8.0
+
+
+def _device() -> Any:
+    """The device that JAX would put an array on."""
+    chosen = jax.config.values.get("jax_default_device")
+    if isinstance(chosen, str):
+        return jax.devices(chosen)[0]
+    return chosen if chosen is not None else jax.devices()[0]

@@ -9,6 +9,7 @@ Triton, which Pallas compiles such kernels with, knows rows of lanes but neither
 function is traced once, with a length for the lanes that no other axis has, and its equations are replayed on tables:
 NumPy arrays of objects whose entries are rows [block], or numbers that all lanes share, with a lane axis of length 1.
 Indexing, stacking and broadcasting become NumPy's choice of entries while tracing; only arithmetic on rows is left.
+Triton's maximum and minimum of NaN and a number are the number, XLA's are NaN.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-LANES = 1_000_003  # the lanes' length while tracing: a prime, so that no other axis has it
+LANES = 1_000_003  # the lanes' length while tracing: no other axis is so long, unless lanes were merged into it
 BLOCK = 32  # lanes of one kernel instance: a warp
+
+TYPES = (jnp.float32, jnp.int32, jnp.bool_)  # of what `scan_kernel` takes
 
 Table = np.ndarray  # of objects
 
@@ -67,7 +70,7 @@ def one_kernel(function: Callable, *args: Any, interpret: bool = False) -> Any:
 
 
 class Scan(NamedTuple):
-    """A step traced for `scan_kernel`; shapes are those of one agent, lanes last."""
+    """A step traced for `scan_kernel`; shapes are those of one agent, lanes last, integers of the carry in halves."""
 
     jaxpr: core.ClosedJaxpr
     shared: list[jax.ShapeDtypeStruct]
@@ -77,8 +80,13 @@ class Scan(NamedTuple):
     structure: Any  # of the outputs
 
 
-def traced_step(step: Callable, shared: Any, carry: Any, inputs: Any) -> Scan:
-    """Trace step(shared, carry, inputs, number) -> (carry, outputs) of one agent; arguments as `scan_kernel`'s."""
+def traced_step(step: Callable, shared: Any, carry: Any, inputs: Any) -> Scan | None:
+    """Trace step(shared, carry, inputs, number) -> (carry, outputs) of one agent; arguments as `scan_kernel`'s.
+
+    None where a kernel cannot run it: it mixes lanes, needs other types than TYPES, or what Triton does not have.
+    """
+    if not all(leaf.dtype in TYPES for leaf in jax.tree.leaves((shared, carry, inputs))):
+        return None
 
     def shape(a: jax.Array, leading: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((*a.shape[leading:-1], LANES), a.dtype)
@@ -86,22 +94,43 @@ def traced_step(step: Callable, shared: Any, carry: Any, inputs: Any) -> Scan:
     ours = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shared)
     lanes = jax.tree.map(lambda a: shape(a, 1), carry)
     given = jax.tree.map(lambda a: shape(a, 2), inputs)
+    halves = jax.eval_shape(_split, lanes)
+
+    def whole(ours: Any, halves: list[jax.Array], given: Any, number: jax.Array) -> tuple[list[jax.Array], Any]:
+        following, outputs = step(ours, _joined(halves, lanes), given, number)
+        return _split(following), outputs
+
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    jaxpr, (_, outputs) = jax.make_jaxpr(step, return_shape=True)(ours, lanes, given, number)
+    jaxpr, (after, outputs) = jax.make_jaxpr(whole, return_shape=True)(ours, halves, given, number)
     leaves, structure = jax.tree.flatten(outputs)
-    return Scan(jaxpr, jax.tree.leaves(ours), jax.tree.leaves(lanes), jax.tree.leaves(given), leaves, structure)
+    steady = [(a.shape, a.dtype) for a in after] == [(a.shape, a.dtype) for a in halves]
+    if not (steady and all(leaf.dtype in TYPES for leaf in leaves) and replayable(jaxpr)):
+        return None
+    return Scan(jaxpr, jax.tree.leaves(ours), halves, jax.tree.leaves(given), leaves, structure)
+
+
+def _split(tree: Any) -> list[jax.Array]:
+    """Leaves, each integer as its lower and upper half: numbers travel as floats, which hold 24 bits of an integer."""
+    leaves = jax.tree.leaves(tree)
+    return [part for a in leaves for part in ((a & 0xFFFF, a >> 16) if a.dtype == jnp.int32 else (a,))]
+
+
+def _joined(halves: Sequence[jax.Array], like: Any) -> Any:
+    """The way back."""
+    rest = iter(halves)
+    return jax.tree.map(lambda a: next(rest) | (next(rest) << 16) if a.dtype == jnp.int32 else next(rest), like)
 
 
 def scan_kernel(scan: Scan, shared: Any, carry: Any, inputs: Any, length: int, interpret: bool = False) -> Any:
     """`length` steps of A agents, each over its own M lanes, in one kernel: (carry, outputs) as of `lax.scan`.
 
     shared: leaves [A, …], numbers of an agent; carry: [A, …, M]; inputs and outputs: [length, A, …, M].
+    Integers among the shared, the inputs and the outputs must be below 2²⁴.
     """
     from jax.experimental import pallas as pl
 
     agents, *_, lanes = jax.tree.leaves(carry)[0].shape
-    block = BLOCK
-    width = -(-lanes // block) * block + 1  # odd, as above
+    width = -(-lanes // BLOCK) * BLOCK + 1  # odd, as above
     counts = [_count(shapes) for shapes in (scan.carry, scan.inputs, scan.outputs)]
     held, drawn, told = [pl.next_power_of_2(count) for count in counts]
 
@@ -125,31 +154,33 @@ def scan_kernel(scan: Scan, shared: Any, carry: Any, inputs: Any, length: int, i
 
         def one(i: jax.Array, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             here = _tables(scan.inputs, _rows(source[i, 0, :, :], counts[1]))
-            results = Replay(block).run(scan.jaxpr, [*mine, *_tables(scan.carry, rows), *here, _table((), [i])])
+            results = Replay(BLOCK).run(
+                scan.jaxpr, [*mine, *_tables(scan.carry, rows), *here, _table((), [i.astype(jnp.int32)])]
+            )
             values = [row.astype(jnp.float32) for row in _flat(results)]
-            target[i, 0, :, :] = _tile(values[counts[0] :], told, block)
+            target[i, 0, :, :] = _tile(values[counts[0] :], told, BLOCK)
             return tuple(values[: counts[0]])
 
         rows = lax.fori_loop(0, length, one, tuple(_rows(start[0, :, :], counts[0])))
-        end[0, :, :] = _tile(rows, held, block)
+        end[0, :, :] = _tile(rows, held, BLOCK)
 
     def in_time(height: int) -> Any:
-        return pl.BlockSpec((length, 1, height, block), lambda a, b: (0, a, 0, b))
+        return pl.BlockSpec((length, 1, height, BLOCK), lambda a, b: (0, a, 0, b))
 
     # A power of two: then the place of a number within an agent's is a constant of the instruction that reads it.
     constants = jnp.concatenate([a.reshape(agents, -1).astype(jnp.float32) for a in jax.tree.leaves(shared)], axis=1)
     constants = jnp.pad(constants, [(0, 0), (0, pl.next_power_of_2(constants.shape[1]) - constants.shape[1])])
-    state = pl.BlockSpec((1, held, block), lambda a, b: (a, 0, b))
+    state = pl.BlockSpec((1, held, BLOCK), lambda a, b: (a, 0, b))
     end, target = _launch(
         kernel,
-        (agents, width // block),
+        (agents, width // BLOCK),
         [pl.BlockSpec((1, constants.shape[1]), lambda a, _: (a, 0)), state, in_time(drawn)],
         [state, in_time(told)],
         [(agents, held, width), (length, agents, told, width)],
-        [constants, packed(carry, (agents,), held), packed(inputs, (length, agents), drawn)],
+        [constants, packed(_split(carry), (agents,), held), packed(inputs, (length, agents), drawn)],
         interpret,
     )
-    following = jax.tree.unflatten(jax.tree.structure(carry), unpacked(end, scan.carry))
+    following = _joined(list(unpacked(end, scan.carry)), carry)
     return following, jax.tree.unflatten(scan.structure, unpacked(target, scan.outputs))
 
 
@@ -180,8 +211,8 @@ def _launch(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    kind = jax.typeof(tables[-1])
-    varying = {"vma": kind.vma} if hasattr(kind, "vma") else {}
+    kinds = [jax.typeof(table) for table in tables]
+    varying = {"vma": frozenset().union(*(kind.vma for kind in kinds))} if hasattr(kinds[0], "vma") else {}
     return pl.pallas_call(
         kernel,
         grid=grid,
@@ -243,25 +274,37 @@ def _live(jaxpr: core.Jaxpr) -> list[Any]:
     return kept[::-1]
 
 
-def replayable(jaxpr: core.Jaxpr) -> bool:
+def replayable(traced: core.ClosedJaxpr) -> bool:
     """Whether a kernel can run this: it keeps lanes apart, and asks for nothing that Triton does not have."""
-    return all(
-        all(_keeps_lanes(atom.aval.shape) for atom in (*equation.invars, *equation.outvars))
-        and _has(equation.primitive.name, equation.params)
-        for equation in _live(jaxpr)
-    )
+    if any(isinstance(const, jax.core.Tracer) or LANES in np.shape(const) for const in traced.consts):
+        return False
+    return all(_replayable(equation) for equation in _live(traced.jaxpr))
 
 
-def _keeps_lanes(shape: Sequence[int]) -> bool:
-    return shape.count(LANES) <= 1 and all(size == LANES or size % LANES for size in shape if size)
-
-
-def _has(name: str, parameters: dict) -> bool:
+def _replayable(equation: Any) -> bool:
+    name, parameters = equation.primitive.name, equation.params
     if name in _CALLS:
-        return replayable(parameters[_CALLS[name]].jaxpr)
+        return replayable(parameters[_CALLS[name]])
+    given, made = ([atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars))
+    shapes = [value.shape for value in (*given, *made)]
+    if any(shape.count(LANES) > 1 or any(size > LANES for size in shape) for shape in shapes):
+        return False
+    if any(LANES in value.shape for value in given) and not all(LANES in value.shape for value in made):
+        return False  # over all lanes, or for one of them
     if name == "iota":
         return LANES not in parameters["shape"]
+    if name == "reshape" and _before_lanes(shapes[0]) != _before_lanes(shapes[1]):
+        return False
+    if not all(value.dtype in TYPES for value in (*given, *made)):
+        return False
+    if name in ("max", "min", "reduce_max", "reduce_min") and made[0].dtype == jnp.bool_:
+        return False
     return name in _ARITHMETIC or name in _FOLDS or name in _STRUCTURE or name in ("dot_general", "unstack")
+
+
+def _before_lanes(shape: Sequence[int]) -> int:
+    """Numbers in front of the lanes' axis; a reshape that keeps it keeps the lanes together."""
+    return math.prod(shape[: shape.index(LANES)]) if LANES in shape else -1
 
 
 class Replay:
@@ -294,7 +337,8 @@ class Replay:
         if name in self.control:
             return self.control[name](parameters, inputs)
         if name == "unstack":
-            return [np.take(inputs[0], i, parameters["axis"]) for i in range(inputs[0].shape[parameters["axis"]])]
+            axis = parameters["axis"]
+            return [inputs[0].take([i], axis).squeeze(axis) for i in range(inputs[0].shape[axis])]
         if name in _FOLDS:
             return [_reduced(name, inputs[0], parameters["axes"], equation.invars[0].aval.shape)]
         if name == "dot_general":
@@ -303,6 +347,8 @@ class Replay:
             return [self._laned(_STRUCTURE[name](parameters, inputs, _table_shape(shape)), shape)]
         if name == "round":  # to the nearest, however halves go
             return [self._each(lambda row: jnp.floor(row + 0.5), inputs, shape)]
+        if name == "select_n" and equation.invars[0].aval.dtype != jnp.bool_:  # Triton selects by truth values
+            return [self._each(_selected, inputs, shape)]
         if name == "select_n" and LANES not in shape:
             # Triton takes written-out numbers here for truth values: choose lane by lane
             return [self._each(lambda *v: jnp.max(lax.select_n(*map(self._spread, v))), inputs, shape)]
@@ -312,7 +358,7 @@ class Replay:
         """A formula entry by entry."""
         here = _table_shape(shape)
         tables = [self._laned(np.broadcast_to(table, here), shape).ravel() for table in inputs]
-        return _table(shape, [formula(*map(_read, entries)) for entries in zip(*tables, strict=True)])
+        return _table(shape, [_value(formula, *map(_read, entries)) for entries in zip(*tables, strict=True)])
 
     def _laned(self, table: Table, shape: Sequence[int]) -> Table:
         """With a row where there is a number that all lanes share, if the array has lanes."""
@@ -357,6 +403,18 @@ class Replay:
 
         branches = [functools.partial(branch, traced) for traced in parameters["branches"]]
         return _shaped(lax.switch(index.item(), branches), results)
+
+
+def _value(formula: Callable, *entries: Any) -> Any:
+    """Of constants at once: Triton's rules want what is computed, not what is written down."""
+    if any(isinstance(entry, jax.core.Tracer) for entry in entries):
+        return formula(*entries)
+    with jax.ensure_compile_time_eval():
+        return np.asarray(formula(*entries))[()]
+
+
+def _selected(which: jax.Array, *cases: jax.Array) -> jax.Array:
+    return functools.reduce(lambda out, k: jnp.where(which == k, cases[k], out), range(1, len(cases)), cases[0])
 
 
 def _arrays(tables: Sequence[Table]) -> list[jax.Array]:
@@ -447,7 +505,21 @@ _ARITHMETIC = frozenset(
     [
         *("abs", "add", "and", "atan2", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "expm1"),
         *("floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul"),
-        *("ne", "neg", "not", "or", "pow", "rem", "round", "rsqrt", "select_n", "shift_left", "sin", "sqrt", "square"),
+        *(
+            "ne",
+            "neg",
+            "not",
+            "or",
+            "pow",
+            "rem",
+            "rsqrt",
+            "select_n",
+            "shift_left",
+            "shift_right_arithmetic",
+            "sin",
+            "sqrt",
+            "square",
+        ),
         *("sub", "tan", "tanh", "xor"),
     ]
 )

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
-from jaxbyz.backend import on_gpu
+from jaxbyz.backend import kernels_run
 from jaxbyz.environments import Environment, Step
-from jaxbyz.kernels import Scan, replayable, scan_kernel, traced_step
+from jaxbyz.kernels import Scan, scan_kernel, traced_step
 from jaxbyz.policies import Policy
 
 CHUNK = 16  # steps between two looks at whether anybody is still alive
@@ -142,16 +142,16 @@ def collect(
 
     def run_chunk(c: Array, lanes: _Lanes) -> tuple[_Lanes, tuple[Array, ...]]:
         drawn = draw(c)
-        scan = _for_kernel(step, trees, lanes, drawn["noise"]) if on_gpu() and act is None else None
+        scan = _for_kernel(step, trees, lanes, drawn["noise"]) if kernels_run() and act is None else None
         if scan is not None:
             shared = (trees, jnp.broadcast_to(c * C, A))
             lanes, record = scan_kernel(scan, shared, lanes, drawn["noise"], C)
         else:
-            one_step: list[Array] = []
+            one_step: list[Any] = []
 
             def packed_step(lanes: _Lanes, x: tuple) -> tuple[_Lanes, Array]:
                 lanes, record = step(trees, lanes, *x)
-                one_step[:] = record
+                one_step[:] = map(jax.typeof, record)
                 return lanes, _pack(record)
 
             times = c * C + jnp.arange(C, dtype=jnp.int32)
@@ -190,8 +190,7 @@ def _for_kernel(step: Callable, trees: Any, lanes: _Lanes, noise: Array) -> Scan
         return jax.tree.map(lambda a: a[0], result)
 
     agents = jax.ShapeDtypeStruct(noise.shape[1:2], jnp.int32)
-    scan = traced_step(alone, (trees, agents), lanes, noise)
-    return scan if replayable(scan.jaxpr.jaxpr) else None
+    return traced_step(alone, (trees, agents), lanes, noise)
 
 
 def _over_lanes(environment: Environment) -> Any:
@@ -203,11 +202,11 @@ def _over_lanes(environment: Environment) -> Any:
 def _pack(arrays: Sequence[Array]) -> Float[Array, "A R M"]:
     """Arrays [A, …, M] as rows of one: a loop then writes once a step. Integers must be below 2²⁴."""
     A, *_, M = arrays[0].shape
-    kind = jnp.result_type(*(a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)))
+    kind = jnp.result_type(jnp.float32, *(a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)))
     return jnp.concatenate([a.reshape(A, -1, M).astype(kind) for a in arrays], axis=1)
 
 
-def _unpack(packed: Float[Array, "C A R M"], like: Sequence[Array]) -> list[Array]:
+def _unpack(packed: Float[Array, "C A R M"], like: Sequence[Any]) -> list[Array]:
     """The way back, for C steps."""
     arrays, first = [], 0
     for a in like:

@@ -13,8 +13,9 @@ from jax import lax
 import jaxbyz as jb
 from jaxbyz import rollout
 from jaxbyz.environments import lunar_lander_physics as physics
+from jaxbyz.environments.access import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import EnvParams, LunarLander
-from jaxbyz.kernels import BLOCK, one_kernel, scan_kernel
+from jaxbyz.kernels import BLOCK, one_kernel, scan_kernel, traced_step
 
 
 def mixed(a, b, flag):
@@ -83,9 +84,25 @@ def test_the_kernel_steps_landers_as_the_cpu_does():
         np.testing.assert_allclose(getattr(got, name), getattr(expected, name), atol=2e-4, err_msg=name)
 
 
-def collected(environment_name: str, *, in_kernel: bool, lanes: int = 5, horizon: int = 20) -> tuple:
+def counting() -> jb.Environment:
+    """Three actions by `switch`, and an integer of which every bit counts."""
+
+    def reset(key):
+        state = {"x": jax.random.uniform(key), "number": jnp.int32(7)}
+        return jnp.stack([state["x"], 1.0]), state
+
+    def step(_, state, action):
+        number = state["number"] * 1103515245 + 12345
+        x = lax.switch(action, [lambda x: x + 0.1, lambda x: -x, lambda x: x * x], state["x"])
+        reward = (number & 1023).astype(jnp.float32)
+        return Step(jnp.stack([x, 1.0]), {"x": x, "number": number}, reward, jnp.abs(x) > 2, jnp.bool_(False))
+
+    return jb.Environment("Counting", 2, ActionSpace(True, 3), reset, step)
+
+
+def collected(environment: str | jb.Environment, *, in_kernel: bool, lanes: int = 5, horizon: int = 20) -> tuple:
     """Episodes of three agents, the ordinary way or a chunk a kernel; and how many kernels were made."""
-    environment = jb.make_environment(environment_name)
+    environment = jb.make_environment(environment)
     policy = jb.mlp_policy(environment, hidden=(4, 4))
     keys = jax.random.split(jax.random.key(3), 3)
     theta = jax.vmap(policy.init)(keys)
@@ -96,7 +113,7 @@ def collected(environment_name: str, *, in_kernel: bool, lanes: int = 5, horizon
         return scan_kernel(*args, interpret=True)
 
     with (
-        mock.patch.object(rollout, "on_gpu", lambda: in_kernel),
+        mock.patch.object(rollout, "kernels_run", lambda: in_kernel),
         mock.patch.object(rollout, "scan_kernel", interpreted),
     ):
         run = jax.jit(lambda theta, keys: rollout.collect(environment, policy, theta, keys, lanes, horizon))
@@ -125,15 +142,35 @@ def test_an_environment_that_draws_numbers_in_its_step_is_left_to_xla():
     environment = jb.make_environment("Acrobot-v1")
     policy = jb.mlp_policy(environment)
     keys = jax.random.split(jax.random.key(0), 2)
-    with mock.patch.object(rollout, "on_gpu", lambda: True), mock.patch.object(rollout, "scan_kernel", None):
+    with mock.patch.object(rollout, "kernels_run", lambda: True), mock.patch.object(rollout, "scan_kernel", None):
         jax.eval_shape(lambda k: rollout.collect(environment, policy, jax.vmap(policy.init)(k), k, 4, 8), keys)
 
 
-def test_cartpoles_chunk_becomes_one_cuda_kernel():
-    environment = jb.make_environment("CartPole-v1")
+def test_lanes_are_kept_apart():
+    """What a kernel would do wrongly, or cannot do, it leaves to XLA."""
+    shared, noise = jnp.ones((2, 3)), jnp.ones((16, 2, 1, 5))
+
+    def runs(change, kind=jnp.float32) -> bool:
+        carry = jnp.ones((2, 4, 5), kind)
+        return traced_step(lambda s, c, x, i: (change(c, s), x), shared, carry, noise) is not None
+
+    assert runs(lambda c, s: jnp.concatenate([c[1:], c[:1]]) * s[0] + jnp.arange(4.0)[:, None])
+    assert not runs(lambda c, s: c - c.mean(axis=1, keepdims=True))
+    assert not runs(lambda c, s: c @ (c.T @ c))
+    assert not runs(lambda c, s: c + c[:, :1])
+    assert not runs(lambda c, s: c.reshape(-1, 4).T)
+    assert not runs(lambda c, s: jnp.sort(c, axis=0))
+    assert not runs(lambda c, s: jnp.round(c))
+    assert not runs(lambda c, s: c[:2])  # not what it was given
+    assert not runs(lambda c, s: c, kind=jnp.bfloat16)
+
+
+@pytest.mark.parametrize("environment", ["CartPole-v1", counting()])
+def test_a_chunk_becomes_one_cuda_kernel(environment):
+    environment = jb.make_environment(environment)
     policy = jb.mlp_policy(environment)
     keys = jax.random.split(jax.random.key(0), 13)
-    with mock.patch.object(rollout, "on_gpu", lambda: True):
+    with mock.patch.object(rollout, "kernels_run", lambda: True):
         program = jax.jit(lambda k: rollout.collect(environment, policy, jax.vmap(policy.init)(k), k, 50, 500))
         text = program.trace(keys).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("__gpu$xla.gpu.triton") == 1

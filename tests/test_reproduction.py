@@ -11,6 +11,7 @@ from jaxbyz.cli import main
 from jaxbyz.config import build, resolve, to_dict
 from jaxbyz.estimators import importance_weights
 from jaxbyz.registry import UsageError
+from jaxbyz.reproduction.apart import reason
 from jaxbyz.reproduction.claims import claims, late
 from jaxbyz.reproduction.drawing import curve_table, decided
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, chosen, paper_curve, parts_of
@@ -94,6 +95,23 @@ def test_trainings_side_by_side(tmp_path, capsys):
     assert main(["reproduce", "speedup", *TINY, *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("cartpole-decbyzpg-k5 failed: jaxbyz: error: ") and "another version" in line
+
+
+@pytest.mark.parametrize(
+    ("code", "messages", "said"),
+    [
+        (
+            1,
+            "Traceback:\n  File x\nValueError: bad\n-----\nFor simplicity, JAX has removed frames.\n",
+            "ValueError: bad",
+        ),
+        (2, "jaxbyz: error: seed=-1\n", "jaxbyz: error: seed=-1"),
+        (-9, "W1115 a warning\n", "ended by signal SIGKILL"),
+        (3, "", "ended with code 3"),
+    ],
+)
+def test_why_a_training_failed_is_one_line(code, messages, said):
+    assert reason(code, messages) == said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Container
 from pathlib import Path
@@ -29,6 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train what is missing, then draw the figures and write the table."""
+    if arguments.jobs > 1:  # processes that share a GPU, this one among them, may not take most of its memory
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.registry import UsageError
     from jaxbyz.reproduction.apart import run_apart

@@ -55,7 +55,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxbyz.backend import on_cpu, on_gpu
+from jaxbyz.backend import kernels_run, on_cpu
 from jaxbyz.batching import batch_all
 from jaxbyz.environments.apart import branches_pay, in_kernel
 from jaxbyz.environments.lunar_lander_bodies import (
@@ -348,7 +348,7 @@ def step(world: World, over: jax.Array) -> World:
     batch = world.still.shape
     ranks = World._make(len(shape) for shape in _SHAPES)
     flat = jax.tree.map(lambda a, rank: a.reshape(-1, *a.shape[a.ndim - rank :]), world, ranks)
-    if on_gpu():
+    if kernels_run():
         return jax.tree.map(lambda a: a.reshape(*batch, *a.shape[1:]), step_kernel(flat, over.reshape(-1)))
     lanes = jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), flat)
     with jax.numpy_rank_promotion("allow"):  # inside, whatever is per lane applies along all leading axes

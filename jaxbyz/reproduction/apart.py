@@ -5,40 +5,88 @@ Compilation runs on one core, and a GPU has room for many small programs: severa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
 
 
 def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str], None]) -> dict[str, str]:
-    """Run `jaxbyz` with each command's arguments, so many at a time; returns why those that failed did."""
+    """Run `jaxbyz` with each command's arguments, so many at a time; returns why those that failed did.
+
+    When this process is interrupted or told to end, so are they.
+    """
+    jobs = max(1, min(jobs, len(commands)))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     for i in range(jobs):
         shares.put(cores[i::jobs])
-    # Processes that share a GPU may not each take most of its memory.
-    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    running: set[subprocess.Popen] = set()
 
     def run(arguments: Sequence[str]) -> str | None:
         share = shares.get()
-        command = [sys.executable, "-m", "jaxbyz", *arguments]
-        with subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as process:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jaxbyz", *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            running.add(process)
             if share:  # none left for it: wherever the system puts it
-                os.sched_setaffinity(process.pid, share)
-            messages = process.communicate()[1].strip().splitlines()
-        shares.put(share)
-        return (messages or [f"ended with {process.returncode}"])[-1] if process.returncode else None
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(process.pid, share)
+            messages = process.communicate()[1]
+            running.discard(process)
+        except OSError as error:
+            return str(error)
+        finally:
+            shares.put(share)
+        return reason(process.returncode, messages) if process.returncode else None
 
     failed = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(run, arguments): name for name, arguments in commands.items()}
-        for number, future in enumerate(as_completed(running), 1):
-            say(f"[{number}/{len(commands)}] {running[future]}")
-            if (reason := future.result()) is not None:
-                failed[running[future]] = reason
+    with _ending_raises(), ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(run, arguments): name for name, arguments in commands.items()}
+        try:
+            for number, future in enumerate(as_completed(waiting), 1):
+                say(f"[{number}/{len(commands)}] {waiting[future]}")
+                if (reason := future.result()) is not None:
+                    failed[waiting[future]] = reason
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
+            raise
     return failed
+
+
+def reason(code: int, messages: str) -> str:
+    """The last line that names an error, or else how the process ended."""
+    if code < 0:
+        return f"ended by signal {signal.Signals(-code).name}"
+    lines = re.findall(r"^(?:jaxbyz: error: |[\w.]*(?:Error|Exception)\b).*", messages, re.MULTILINE)
+    return lines[-1] if lines else f"ended with code {code}"
+
+
+@contextlib.contextmanager
+def _ending_raises() -> Iterator[None]:
+    """SIGTERM ends this process as an exception does, where the main thread runs it."""
+
+    def end(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # another thread's: signals are not ours
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
