@@ -56,8 +56,8 @@ def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str]
         try:
             for number, future in enumerate(as_completed(waiting), 1):
                 say(f"[{number}/{len(commands)}] {waiting[future]}")
-                if (reason := future.result()) is not None:
-                    failed[waiting[future]] = reason
+                if (why := future.result()) is not None:
+                    failed[waiting[future]] = why
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
