@@ -101,6 +101,13 @@ def check_error_is_bounded_by_the_honest_spread(name, x, lies, scale):
     assert error <= BOUNDED[name] * radius + 1e-4 * (1 + np.abs(centre).max())
 
 
+def test_a_pair_that_is_fedpg_brs_whole_crowd_shares_the_middle():
+    """Two messages, each the other's farthest of a majority, are equally near to their mean."""
+    x = np.random.default_rng(124009).normal(0, 3, (K, D)).astype(np.float32)
+    order = np.array([0, 1, 2, 3, 4, 6, 7, 8, 5])
+    np.testing.assert_allclose(rule_of("fedpg-br")(x[order], index=0), rule_of("fedpg-br")(x, index=0), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_promises(name):
     """One test a rule, so that it is compiled once."""
