@@ -221,7 +221,7 @@ def programs(layout: Layout, length: int, own_coins: bool) -> Programs:
     algorithm, places, mesh = layout.algorithm, layout.places, layout.mesh
     seeds, common = PartitionSpec("seeds"), PartitionSpec()
     start_one = jax.vmap(lambda data: start(algorithm, jax.random.wrap_key_data(data), places))
-    advance_one = jax.vmap(partial(_advance, algorithm, length, places), in_axes=(0, 0 if own_coins else None, 0, None))
+    advance_one = partial(_advance, algorithm, length, places, own_coins)
     if mesh is None:
         copy = jax.jit(lambda runs: jax.tree.map(jnp.copy, runs))  # what is handed out outlives the donated original
         return Programs(jax.jit(start_one), jax.jit(advance_one, donate_argnums=0), copy, copy)
@@ -288,15 +288,29 @@ def on_host(tree: Any) -> Any:
 
 
 def _advance(
-    algorithm: Algorithm, length: int, places: Places, run: Run, coins: Array, output_at: Array, n: Array
+    algorithm: Algorithm,
+    length: int,
+    places: Places,
+    own_coins: bool,
+    runs: Run,
+    coins: Array,
+    output_at: Array,
+    n: Array,
 ) -> tuple[Run, Metrics]:
-    """n ≤ length iterations, metrics in buffers of that length."""
-    shapes = jax.eval_shape(lambda run: iterate(algorithm, run, jnp.bool_(True), output_at, places)[1], run)
-    buffers = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+    """n ≤ length iterations of runs side by side, metrics in buffers [seeds, length, …]."""
+
+    # Seeds are mapped over inside the loop, and the step is a jit of its own: so it is traced once. A loop that is
+    # mapped over is traced again with a batch, and then until it is clear what is batched.
+    def one(run: Run, coin: Array, output_at: Array) -> tuple[Run, Metrics]:
+        return iterate(algorithm, run, coin, output_at, places)
+
+    step = jax.jit(jax.vmap(one, in_axes=(0, 0 if own_coins else None, 0)))
+    shapes = jax.eval_shape(step, runs, coins[..., 0], output_at)[1]
+    buffers = jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], length, *leaf.shape[1:]), leaf.dtype), shapes)
 
     def body(i: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
-        run, buffers = carry
-        run, metrics = iterate(algorithm, run, coins[i], output_at, places)
-        return run, jax.tree.map(lambda buffer, value: buffer.at[i].set(value), buffers, metrics)
+        runs, buffers = carry
+        runs, metrics = step(runs, coins[..., i], output_at)
+        return runs, jax.tree.map(lambda buffer, value: buffer.at[:, i].set(value), buffers, metrics)
 
-    return jax.lax.fori_loop(0, n, body, (run, buffers))
+    return jax.lax.fori_loop(0, n, body, (runs, buffers))
