@@ -76,16 +76,15 @@ def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
     theta = jax.vmap(policy.init)(keys)
 
     def ours(theta: jax.Array, keys: jax.Array) -> jax.Array:
-        return estimate(estimator, policy, theta, collect(environment, policy, theta, keys, EPISODES, HORIZON))
+        return estimate(estimator, policy, theta, episodes(theta, keys))
 
-    def rollout_only(theta: jax.Array, keys: jax.Array) -> Any:
+    def episodes(theta: jax.Array, keys: jax.Array) -> Any:
         return collect(environment, policy, theta, keys, EPISODES, HORIZON)
 
-    programs = {"ours": jax.jit(ours), "rollout": jax.jit(rollout_only)}
+    programs: dict[str, Callable] = {"ours": jax.jit(ours), "rollout": jax.jit(episodes)}
     if kernels_run():  # the same without a kernel for a chunk of steps
-        programs["without_kernel"] = jax.jit(lambda *args: ours(*args))
         with mock.patch.object(rollout, "kernels_run", lambda: False):
-            programs["without_kernel"] = programs["without_kernel"].lower(theta, keys).compile()
+            programs["without_kernel"] = jax.jit(lambda *args: ours(*args)).lower(theta, keys).compile()
     timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
     return {"plain": lambda: simple(trees, keys), **timed}
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -134,19 +134,12 @@ def scan_kernel(scan: Scan, shared: Any, carry: Any, inputs: Any, length: int, i
     counts = [_count(shapes) for shapes in (scan.carry, scan.inputs, scan.outputs)]
     held, drawn, told = [pl.next_power_of_2(count) for count in counts]
 
-    def packed(tree: Any, leading: tuple[int, ...], height: int) -> jax.Array:
-        rows = jnp.concatenate(
-            [a.reshape(*leading, -1, lanes).astype(jnp.float32) for a in jax.tree.leaves(tree)], axis=-2
-        )
-        return jnp.pad(rows, [(0, 0)] * len(leading) + [(0, height - rows.shape[-2]), (0, width - lanes)])
+    def padded(arrays: Sequence[jax.Array], leading: int, height: int) -> jax.Array:
+        rows = pack(arrays, leading)
+        return jnp.pad(rows, [(0, 0)] * leading + [(0, height - rows.shape[-2]), (0, width - lanes)])
 
-    def unpacked(table: jax.Array, shapes: list[jax.ShapeDtypeStruct]) -> Iterator[jax.Array]:
-        first = 0
-        for shape in shapes:
-            after = first + _count([shape])
-            rows = table[..., first:after, :lanes]
-            yield _typed(rows.reshape(*table.shape[:-2], *shape.shape[:-1], lanes), shape.dtype)
-            first = after
+    def unpadded(table: jax.Array, shapes: list[jax.ShapeDtypeStruct]) -> list[jax.Array]:
+        return unpack(table[..., :lanes], [(shape.shape[:-1], shape.dtype) for shape in shapes])
 
     def kernel(numbers: Any, start: Any, source: Any, end: Any, target: Any) -> None:
         # Numbers are read where they are used: all of an agent's at once would not fit into registers.
@@ -177,11 +170,27 @@ def scan_kernel(scan: Scan, shared: Any, carry: Any, inputs: Any, length: int, i
         [pl.BlockSpec((1, constants.shape[1]), lambda a, _: (a, 0)), state, in_time(drawn)],
         [state, in_time(told)],
         [(agents, held, width), (length, agents, told, width)],
-        [constants, packed(_split(carry), (agents,), held), packed(inputs, (length, agents), drawn)],
+        [constants, padded(_split(carry), 1, held), padded(jax.tree.leaves(inputs), 2, drawn)],
         interpret,
     )
-    following = _joined(list(unpacked(end, scan.carry)), carry)
-    return following, jax.tree.unflatten(scan.structure, unpacked(target, scan.outputs))
+    following = _joined(unpadded(end, scan.carry), carry)
+    return following, jax.tree.unflatten(scan.structure, unpadded(target, scan.outputs))
+
+
+def pack(arrays: Sequence[jax.Array], leading: int, kind: Any = jnp.float32) -> jax.Array:
+    """Arrays [*leading, …, M] as rows of one, [*leading, R, M]. Integers must fit into `kind`."""
+    rows = [a.reshape(*a.shape[:leading], -1, a.shape[-1]).astype(kind) for a in arrays]
+    return jnp.concatenate(rows, axis=-2)
+
+
+def unpack(table: jax.Array, kinds: Sequence[tuple[tuple[int, ...], Any]]) -> list[jax.Array]:
+    """The way back: of each array its shape between the leading axes and the last one, and its type."""
+    arrays, first = [], 0
+    for shape, dtype in kinds:
+        after = first + math.prod(shape)
+        arrays.append(_typed(table[..., first:after, :].reshape(*table.shape[:-2], *shape, table.shape[-1]), dtype))
+        first = after
+    return arrays
 
 
 def _rows(tile: jax.Array, count: int) -> list[jax.Array]:
@@ -501,25 +510,9 @@ _STRUCTURE: dict[str, Callable[[dict, list[Table], tuple[int, ...]], Table]] = {
     "concatenate": lambda parameters, inputs, _: np.concatenate(inputs, parameters["dimension"]),
 }
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
-_ARITHMETIC = frozenset(
-    [
-        *("abs", "add", "and", "atan2", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "expm1"),
-        *("floor", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul"),
-        *(
-            "ne",
-            "neg",
-            "not",
-            "or",
-            "pow",
-            "rem",
-            "rsqrt",
-            "select_n",
-            "shift_left",
-            "shift_right_arithmetic",
-            "sin",
-            "sqrt",
-            "square",
-        ),
-        *("sub", "tan", "tanh", "xor"),
-    ]
-)
+_ARITHMETIC = frozenset({
+    "abs", "add", "and", "atan2", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "expm1", "floor",
+    "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg",
+    "not", "or", "pow", "rem", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "sin", "sqrt", "square",
+    "sub", "tan", "tanh", "xor",
+})  # fmt: skip

@@ -7,8 +7,7 @@ living episode and not the horizon.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxbyz.attacks.base import Interference
 from jaxbyz.backend import kernels_run
 from jaxbyz.environments import Environment, Step
-from jaxbyz.kernels import Scan, scan_kernel, traced_step
+from jaxbyz.kernels import Scan, pack, scan_kernel, traced_step, unpack
 from jaxbyz.policies import Policy
 
 CHUNK = 16  # steps between two looks at whether anybody is still alive
@@ -147,16 +146,17 @@ def collect(
             shared = (trees, jnp.broadcast_to(c * C, A))
             lanes, record = scan_kernel(scan, shared, lanes, drawn["noise"], C)
         else:
-            one_step: list[Any] = []
+            kinds: list[tuple[tuple[int, ...], Any]] = []
 
             def packed_step(lanes: _Lanes, x: tuple) -> tuple[_Lanes, Array]:
+                """One write a step instead of one for everything that is recorded."""
                 lanes, record = step(trees, lanes, *x)
-                one_step[:] = map(jax.typeof, record)
-                return lanes, _pack(record)
+                kinds[:] = [(a.shape[1:-1], a.dtype) for a in record]
+                return lanes, pack(record, 1, jnp.result_type(jnp.float32, record[2]))  # log-probabilities
 
             times = c * C + jnp.arange(C, dtype=jnp.int32)
             lanes, packed = jax.lax.scan(packed_step, lanes, (drawn, times))
-            record = _unpack(packed, one_step)
+            record = tuple(unpack(packed, kinds))
         observations, actions, *rest = record  # [C, A, …, M]
         return lanes, (_chunk(observations), _chunk(actions), *(jnp.swapaxes(x, 0, 1) for x in rest))
 
@@ -197,24 +197,6 @@ def _over_lanes(environment: Environment) -> Any:
     """environment.step over lanes: state leaves [M, …], actions [M] or [a, M], observations out as [O, M]."""
     action_axis = 0 if environment.actions.discrete else 1
     return jax.vmap(environment.step, in_axes=(0, 0, action_axis), out_axes=Step(*(1, 0, 0, 0, 0)))  # type: ignore[arg-type]
-
-
-def _pack(arrays: Sequence[Array]) -> Float[Array, "A R M"]:
-    """Arrays [A, …, M] as rows of one: a loop then writes once a step. Integers must be below 2²⁴."""
-    A, *_, M = arrays[0].shape
-    kind = jnp.result_type(jnp.float32, *(a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)))
-    return jnp.concatenate([a.reshape(A, -1, M).astype(kind) for a in arrays], axis=1)
-
-
-def _unpack(packed: Float[Array, "C A R M"], like: Sequence[Any]) -> list[Array]:
-    """The way back, for C steps."""
-    arrays, first = [], 0
-    for a in like:
-        last = first + math.prod(a.shape[1:-1])
-        rows = packed[:, :, first:last].reshape(packed.shape[0], *a.shape)
-        arrays.append(rows != 0 if a.dtype == bool else rows.astype(a.dtype))
-        first = last
-    return arrays
 
 
 def _chunk(x: Array) -> Array:

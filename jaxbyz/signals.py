@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 
@@ -23,16 +23,23 @@ class Wish:
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[Wish]:
-    """Note SIGINT and SIGTERM inside the block instead of dying of them. Elsewhere than in the main thread, where
-    Python allows no handlers, signals act as ever."""
-    wish = Wish()
+def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    """Hand these signals to `handler` inside the block. Elsewhere than in the main thread, where Python allows no
+    handlers, signals act as ever."""
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield
         return
-    before = {number: signal.signal(number, wish.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield wish
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[Wish]:
+    """Note SIGINT and SIGTERM inside the block instead of dying of them."""
+    wish = Wish()
+    with handled(wish.note, signal.SIGINT, signal.SIGTERM):
+        yield wish

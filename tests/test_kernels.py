@@ -124,6 +124,7 @@ def collected(environment: str | jb.Environment, *, in_kernel: bool, lanes: int 
     ("name", "lanes"),
     [
         ("CartPole-v1", 35),
+        (counting(), 5),
         *(pytest.param(name, 5, marks=pytest.mark.slow) for name in ("Pendulum-v1", "MountainCar-v0")),
     ],
 )

@@ -12,9 +12,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
+
+from jaxbyz import signals
 
 
 def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str], None]) -> dict[str, str]:
@@ -51,7 +53,7 @@ def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str]
         return reason(process.returncode, messages) if process.returncode else None
 
     failed = {}
-    with _ending_raises(), ThreadPoolExecutor(jobs) as pool:
+    with signals.handled(_end, signal.SIGTERM), ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(run, arguments): name for name, arguments in commands.items()}
         try:
             for number, future in enumerate(as_completed(waiting), 1):
@@ -74,19 +76,6 @@ def reason(code: int, messages: str) -> str:
     return lines[-1] if lines else f"ended with code {code}"
 
 
-@contextlib.contextmanager
-def _ending_raises() -> Iterator[None]:
-    """SIGTERM ends this process as an exception does, where the main thread runs it."""
-
-    def end(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # another thread's: signals are not ours
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _end(number: int, _: Any) -> None:
+    """End this process as an exception does, not at once."""
+    raise SystemExit(128 + number)
