@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import plain
 
 import jaxbyz as jb
-from jaxbyz import config, rollout
+from jaxbyz import config, estimators, rollout
 from jaxbyz.backend import kernels_run
 from jaxbyz.estimators import estimate
 from jaxbyz.results import describe_environment, write_json
@@ -82,9 +82,10 @@ def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
         return collect(environment, policy, theta, keys, EPISODES, HORIZON)
 
     programs: dict[str, Callable] = {"ours": jax.jit(ours), "rollout": jax.jit(episodes)}
-    if kernels_run():  # the same without a kernel for a chunk of steps
-        with mock.patch.object(rollout, "kernels_run", lambda: False):
-            programs["without_kernel"] = jax.jit(lambda *args: ours(*args)).lower(theta, keys).compile()
+    if kernels_run():  # the same by XLA's kernels alone
+        none = [mock.patch.object(module, "kernels_run", lambda: False) for module in (rollout, estimators)]
+        with none[0], none[1]:
+            programs["without_kernels"] = jax.jit(lambda *args: ours(*args)).lower(theta, keys).compile()
     timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
     return {"plain": lambda: simple(trees, keys), **timed}
 

@@ -1,7 +1,7 @@
 """Gradient estimates from episodes: GPOMDP and REINFORCE, baselines, importance weights (the paper's appendix A.1).
 
-Both estimators are Σ_t q_t ∇ log π(a_t | s_t) with their own q_t, so one pass over the episodes serves both: chunks of
-time are visited from the last living one to the first, carrying the reward to go. Axes as in `jaxbyz.rollout`.
+All estimators are Σ_t q_t ∇ log π(a_t | s_t) with their own q_t (`coefficients`), so one weighted sum of scores serves
+them all. Both go chunk by chunk over the living steps only. Axes as in `jaxbyz.rollout`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from jaxbyz import kernels
+from jaxbyz.backend import kernels_run
 from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes
@@ -106,14 +108,20 @@ def estimate(
 
     weights multiply the reward terms: importance weights ω [A, M] of whole episodes, or ω_{0:h} [n, A, C, M].
     """
-    _, A, C, M = episodes.rewards.shape
-    trees = jax.vmap(policy.unravel)(parameters)
+    q = coefficients(estimator, episodes, weights)
+    gradient = weighted_scores(policy, jax.vmap(policy.unravel)(parameters), episodes, q)
+    return jax.vmap(lambda tree: ravel_pytree(tree)[0])(gradient) / q.shape[3]
+
+
+def coefficients(
+    estimator: Estimator,
+    episodes: Episodes,
+    weights: Float[Array, "n A C M"] | Float[Array, "A M"] | None = None,
+) -> Float[Array, "n A C M"]:
+    """q_t^i, zero at steps that were not taken. Chunks after the last living one are zero."""
+    n, A, C, M = episodes.rewards.shape
     later = jnp.triu(jnp.ones((C, C), jnp.float32))  # [t, h]: h at or after t
     last = 1.0 if weights is None else weights if weights.ndim == 2 else weights[-1, :, -1]
-
-    def objective(trees: Any, observations: Array, actions: Array, q: Array) -> Array:
-        distribution = jax.vmap(policy.apply)(trees, observations)
-        return jnp.sum(jax.vmap(policy.log_prob)(distribution, actions) * q.reshape(A, C * M))
 
     def terms(c: Array) -> Float[Array, "A C M"]:
         """Weighted γ^h r_h − b_h of one chunk."""
@@ -127,33 +135,49 @@ def estimate(
             return value
         return value * (weights[:, None] if weights.ndim == 2 else weights[c])
 
+    if estimator.kind == "whitened":
+        whitened = whitened_coefficients(estimator, episodes)
+        return whitened if weights is None else whitened * weights
     whole = jnp.zeros((A, M))
-    whitened = whitened_coefficients(estimator, episodes) if estimator.kind == "whitened" else None
     if estimator.kind == "reinforce":
         whole = jax.lax.fori_loop(0, episodes.chunks, lambda c, done: done + jnp.sum(terms(c), axis=1), whole)
         if estimator.baseline == "constant":
             whole = whole - estimator.baseline_value * last
-    elif estimator.baseline == "constant":  # b is subtracted up to the horizon, also after the last living chunk
+        return jnp.where(episodes.alive, whole[:, None], 0.0)
+    if estimator.baseline == "constant":  # b is subtracted up to the horizon, also after the last living chunk
         rest = jnp.maximum(estimator.horizon - episodes.chunks * C, 0)
         whole = whole - estimator.baseline_value * rest * last
 
-    def chunk(i: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        to_go, gradient = carry
+    def chunk(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        to_go, buffer = carry
         c = episodes.chunks - 1 - i
-        if estimator.kind == "gpomdp":
-            q = jnp.einsum("th,ahm->atm", later, terms(c), precision=jax.lax.Precision.HIGHEST) + to_go[:, None]
-            to_go = q[:, 0]
-        elif whitened is not None:
-            q = whitened[c] if weights is None else whitened[c] * weights[c]
-        else:
-            q = jnp.broadcast_to(whole[:, None], (A, C, M))
-        q = jnp.where(episodes.alive[c], q, 0.0)
-        part = jax.grad(objective)(trees, episodes.observations[c], episodes.actions[c], q)
-        return to_go, jax.tree.map(jnp.add, gradient, part)
+        q = jnp.einsum("th,ahm->atm", later, terms(c), precision=jax.lax.Precision.HIGHEST) + to_go[:, None]
+        return q[:, 0], buffer.at[c].set(jnp.where(episodes.alive[c], q, 0.0))
 
-    zero = jax.tree.map(jnp.zeros_like, trees)
-    _, gradient = jax.lax.fori_loop(0, episodes.chunks, chunk, (whole, zero))
-    return jax.vmap(lambda tree: ravel_pytree(tree)[0])(gradient) / M
+    return jax.lax.fori_loop(0, episodes.chunks, chunk, (whole, jnp.zeros((n, A, C, M))))[1]
+
+
+def weighted_scores(policy: Policy, trees: Any, episodes: Episodes, q: Float[Array, "n A C M"]) -> Any:
+    """Σ_i Σ_t q_t^i ∇ log π(a_t^i | s_t^i; θ) for each of A agents, as a tree with leaves [A, …]."""
+    n, A, C, M = q.shape
+
+    def objective(tree: Any, steps: tuple[Array, Array, Array]) -> Array:
+        """Of one agent over L lanes."""
+        observations, actions, q = steps
+        return jnp.sum(policy.log_prob(policy.apply(tree, observations), actions) * q)
+
+    steps = (episodes.observations, episodes.actions, q.reshape(n, A, C * M))
+    if kernels_run() and policy.size <= kernels.LARGEST:
+        sums = kernels.traced_sums(jax.grad(objective), trees, steps)
+        if sums is not None:
+            return kernels.sum_kernel(sums, trees, steps, episodes.chunks)
+
+    def chunk(c: Array, gradient: Any) -> Any:
+        here = jax.tree.map(lambda a: a[c], steps)
+        part = jax.grad(lambda trees: jnp.sum(jax.vmap(objective)(trees, here)))(trees)
+        return jax.tree.map(jnp.add, gradient, part)
+
+    return jax.lax.fori_loop(0, episodes.chunks, chunk, jax.tree.map(jnp.zeros_like, trees))
 
 
 def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes) -> Float[Array, "n A C M"]:

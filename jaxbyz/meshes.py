@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Array
 
+from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
 
 AXES = ("seeds", "agents")
@@ -91,13 +92,15 @@ def parse_shape(text: str) -> Shape:
 def choose_shape(shape: Shape | None, seeds: int, agents: int) -> Shape:
     """The shape asked for, checked; or one that fits.
 
-    By default seeds go over the local devices. Several processes must all have a part: the seeds take as many devices
-    as divide them up evenly, agents the rest.
+    By default seeds go over the local devices; cores that they leave idle take agents, at least two each. Several
+    processes must all have a part: the seeds take as many devices as divide them up evenly, agents the rest.
     """
     devices = len(jax.devices())
     if shape is None:
         if jax.process_count() == 1:
-            return Shape(min(devices, seeds))
+            along = min(devices, seeds)
+            idle = min(devices // along, agents // 2) if on_cpu() else 1
+            return Shape(along, -(-agents // -(-agents // max(1, idle))))  # as few as have the same load
         along = max(n for n in range(1, min(devices, seeds) + 1) if devices % n == 0)
         shape = Shape(along, devices // along)
     if shape.seeds * shape.agents > devices:

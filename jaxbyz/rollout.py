@@ -17,11 +17,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxbyz.attacks.base import Interference
 from jaxbyz.backend import kernels_run
 from jaxbyz.environments import Environment, Step
-from jaxbyz.kernels import Scan, pack, scan_kernel, traced_step, unpack
+from jaxbyz.kernels import LARGEST, Scan, pack, scan_kernel, traced_step, unpack
 from jaxbyz.policies import Policy
 
 CHUNK = 16  # steps between two looks at whether anybody is still alive
-LARGEST_IN_KERNEL = 1024  # parameters of a policy whose every product becomes a formula of a GPU kernel
 
 
 class Episodes(NamedTuple):
@@ -180,7 +179,7 @@ def _for_kernel(step: Callable, trees: Any, lanes: _Lanes, noise: Array) -> Scan
     It can where policies are small and an environment is a few formulas on the numbers of a lane, without chance.
     """
     size = sum(leaf[0].size for leaf in jax.tree.leaves(trees))
-    if size > LARGEST_IN_KERNEL or any(leaf.ndim != 2 for leaf in jax.tree.leaves(lanes.state)):
+    if size > LARGEST or any(leaf.ndim != 2 for leaf in jax.tree.leaves(lanes.state)):
         return None
 
     def alone(shared: tuple[Any, Array], lanes: _Lanes, noise: Array, i: Array) -> Any:

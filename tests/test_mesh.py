@@ -228,7 +228,8 @@ def test_places():
 def test_shapes():
     assert parse_shape("seeds=4,agents=2") == Shape(4, 2) and parse_shape("agents=3") == Shape(1, 3)
     assert parse_shape(str(Shape(2, 5))) == Shape(2, 5)
-    assert choose_shape(None, 1, 13) == Shape(1, 1) and choose_shape(None, 5, 13) == Shape(2, 1)
+    assert choose_shape(None, 1, 13) == Shape(1, 2) and choose_shape(None, 5, 13) == Shape(2, 1)
+    assert choose_shape(None, 1, 1) == choose_shape(None, 1, 3) == Shape(1, 1)
     for text in ("", "seeds", "seeds=0", "seeds=-1", "agents=two", "seeds=1,seeds=1", "devices=2", "seeds=1.5"):
         with pytest.raises(UsageError, match="written seeds=4,agents=2"):
             parse_shape(text)

@@ -62,12 +62,12 @@ PATIENCE = " ".join(
 )
 
 
-def prepare_jax(spread: bool = False) -> None:
-    """Before JAX starts: one host device a core, and compiled programs kept between runs; where a run is spread over
-    devices, those that are done wait for the others."""
+def prepare_jax() -> None:
+    """Before JAX starts: one host device a core, those that are done wait for the others, and compiled programs are
+    kept between runs."""
     import jax
 
-    if spread and "collective_call" not in (flags := os.environ.get("XLA_FLAGS", "")):
+    if "collective_call" not in (flags := os.environ.get("XLA_FLAGS", "")):
         os.environ["XLA_FLAGS"] = f"{flags} {PATIENCE}".strip()
     with contextlib.suppress(RuntimeError):  # JAX has started already, in a notebook or a test: take it as it is
         jax.config.update("jax_num_cpu_devices", available_cores())
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from jaxbyz.registry import UsageError
 
-    prepare_jax(spread=any(word.startswith(("--mesh", "--distributed", "resume")) for word in arguments))
+    prepare_jax()
     if "--distributed" in arguments:  # before anything is imported that starts JAX
         from jaxbyz.distributed import initialise
 
