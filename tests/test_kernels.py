@@ -11,11 +11,12 @@ import pytest
 from jax import lax
 
 import jaxbyz as jb
-from jaxbyz import rollout
+from jaxbyz import estimators, kernels, rollout
 from jaxbyz.environments import lunar_lander_physics as physics
 from jaxbyz.environments.access import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import EnvParams, LunarLander
-from jaxbyz.kernels import BLOCK, one_kernel, scan_kernel, traced_step
+from jaxbyz.kernels import one_kernel, scan_kernel, sum_kernel, traced_step, traced_sums
+from jaxbyz.kernels.replay import BLOCK
 
 
 def mixed(a, b, flag):
@@ -174,4 +175,83 @@ def test_a_chunk_becomes_one_cuda_kernel(environment):
     with mock.patch.object(rollout, "kernels_run", lambda: True):
         program = jax.jit(lambda k: rollout.collect(environment, policy, jax.vmap(policy.init)(k), k, 50, 500))
         text = program.trace(keys).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("__gpu$xla.gpu.triton") == 1
+
+
+def sums_of_lanes(shared, inputs):
+    """Sums of rows, of everything, and products along lanes; something after them, and something without lanes."""
+    a, numbers = inputs
+    rows = jnp.concatenate([a * shared["w"][:, None], jnp.tanh(a[:1])])
+    gram = rows @ a.T
+    return {
+        "gram": gram + gram[:1],
+        "rows": jnp.where(numbers > 2, rows, 1.0).sum(axis=1),
+        "all": (rows * rows).sum(),
+        "own": 2 * shared["w"],
+    }
+
+
+@pytest.mark.parametrize("lanes", [BLOCK, 2 * BLOCK, 5])
+@pytest.mark.parametrize("chunks", [0, 2, 3])
+def test_a_kernel_sums_over_lanes(lanes, chunks):
+    keys = jax.random.split(jax.random.key(lanes), 3)
+    shared = {"w": jax.random.normal(keys[0], (2, 3))}
+    inputs = (jax.random.normal(keys[1], (3, 2, 3, lanes)), jax.random.randint(keys[2], (3, 2, lanes), 0, 5))
+    sums = traced_sums(sums_of_lanes, shared, inputs)
+    assert sums is not None
+    got = sum_kernel(sums, shared, inputs, jnp.int32(chunks), interpret=True)
+    together = jax.tree.map(lambda a: jnp.moveaxis(a[:chunks], 0, -2).reshape(*a.shape[1:-1], -1), inputs)
+    expected = jax.vmap(sums_of_lanes)(shared, together)
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_what_is_not_a_sum_over_lanes_is_left_to_xla():
+    shared, inputs = jnp.ones((2, 3)), jnp.ones((4, 2, 3, 5))
+
+    def runs(function, given=inputs) -> bool:
+        return traced_sums(function, shared, given) is not None
+
+    assert runs(lambda s, x: (s[:, None] * x).sum(axis=1))
+    assert not runs(lambda s, x: x.max(axis=1))
+    assert not runs(lambda s, x: x)  # lanes as they are
+    assert not runs(lambda s, x: (x - x.sum(axis=1, keepdims=True)).sum())  # a sum goes back to the lanes
+    assert not runs(lambda s, x: jnp.sort(x, axis=0).sum())
+    assert not runs(lambda s, x: x.sum(axis=1), given=inputs.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("episodes", [3, 4])
+def test_the_gradient_in_a_kernel_is_the_same(name, episodes):
+    environment = jb.make_environment(name)
+    policy = jb.mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(3), 3)
+    theta = jax.vmap(policy.init)(keys)
+    batch = jax.jit(lambda t, k: rollout.collect(environment, policy, t, k, episodes, 40))(theta, keys)
+    estimator = jb.Estimator(gamma=0.99, horizon=40)
+    expected = estimators.estimate(estimator, policy, theta, batch)
+    made = []
+
+    def interpreted(*args):
+        made.append(args)
+        return sum_kernel(*args, interpret=True)
+
+    with (
+        mock.patch.object(estimators, "kernels_run", lambda: True),
+        mock.patch.object(kernels, "sum_kernel", interpreted),
+    ):
+        got = jax.jit(lambda t, b: estimators.estimate(estimator, policy, t, b))(theta, batch)
+    assert len(made) == 1
+    np.testing.assert_allclose(got, expected, atol=1e-6 * float(jnp.abs(expected).max()))
+
+
+def test_a_gradient_becomes_one_cuda_kernel():
+    environment = jb.make_environment("CartPole-v1")
+    policy = jb.mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(0), 13)
+    theta = jax.vmap(policy.init)(keys)
+    batch = jax.eval_shape(lambda t, k: rollout.collect(environment, policy, t, k, 50, 500), theta, keys)
+    with mock.patch.object(estimators, "kernels_run", lambda: True):
+        program = jax.jit(lambda t, b: estimators.estimate(jb.Estimator(), policy, t, b))
+        text = program.trace(theta, batch).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("__gpu$xla.gpu.triton") == 1

@@ -155,10 +155,10 @@ def scan_kernel(scan: Scan, shared: Any, carry: Any, inputs: Any, length: int, i
         end[0, :, :] = tile_of(rows, held)
 
     def in_time(height: int) -> Any:
-        return pl.BlockSpec((length, 1, height), lambda a, b: (0, a, 0, b))
+        return pl.BlockSpec((length, 1, height, BLOCK), lambda a, b: (0, a, 0, b))
 
     constants = numbers_of(shared)
-    state = pl.BlockSpec((1, held), lambda a, b: (a, 0, b))
+    state = pl.BlockSpec((1, held, BLOCK), lambda a, b: (a, 0, b))
     end, target = launch(
         kernel,
         (agents, width // BLOCK),
