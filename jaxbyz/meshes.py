@@ -21,6 +21,7 @@ from jaxbyz.registry import UsageError
 
 AXES = ("seeds", "agents")
 FLOAT_BYTES = 4
+LEAST_HERE = 3  # agents of a core: with fewer, waiting for each other costs more than it gains
 
 
 class Places(NamedTuple):
@@ -92,15 +93,15 @@ def parse_shape(text: str) -> Shape:
 def choose_shape(shape: Shape | None, seeds: int, agents: int) -> Shape:
     """The shape asked for, checked; or one that fits.
 
-    By default seeds go over the local devices; cores that they leave idle take agents, at least two each. Several
+    By default seeds go over the local devices; cores that they leave idle take agents. Several
     processes must all have a part: the seeds take as many devices as divide them up evenly, agents the rest.
     """
     devices = len(jax.devices())
     if shape is None:
         if jax.process_count() == 1:
             along = min(devices, seeds)
-            idle = min(devices // along, agents // 2) if on_cpu() else 1
-            return Shape(along, -(-agents // -(-agents // max(1, idle))))  # as few as have the same load
+            here = max(LEAST_HERE, -(-agents // (devices // along))) if on_cpu() else agents
+            return Shape(along, -(-agents // here))
         along = max(n for n in range(1, min(devices, seeds) + 1) if devices % n == 0)
         shape = Shape(along, devices // along)
     if shape.seeds * shape.agents > devices:
