@@ -19,16 +19,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import jax
-import jax.numpy as jnp
-import plain
+from jaxbyz.cli import prepare_jax
 
-import jaxbyz as jb
-from jaxbyz import config, estimators, rollout
-from jaxbyz.backend import kernels_run
-from jaxbyz.estimators import estimate
-from jaxbyz.results import describe_environment, write_json
-from jaxbyz.rollout import collect
+prepare_jax()  # before anything below starts JAX: every core is a device
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import plain  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
+
+import jaxbyz as jb  # noqa: E402
+from jaxbyz import config, estimators, rollout  # noqa: E402
+from jaxbyz.backend import kernels_run, on_cpu  # noqa: E402
+from jaxbyz.estimators import estimate  # noqa: E402
+from jaxbyz.meshes import Places, Shape, make_mesh  # noqa: E402
+from jaxbyz.results import describe_environment, write_json  # noqa: E402
+from jaxbyz.rollout import collect  # noqa: E402
 
 AGENTS, EPISODES, HORIZON = 13, 50, 500
 ENDLESS = {"x_threshold": 1e9, "theta_threshold_radians": 1e9}  # every episode lasts the whole horizon
@@ -87,7 +93,19 @@ def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
         with none[0], none[1]:
             programs["without_kernels"] = jax.jit(lambda *args: ours(*args)).lower(theta, keys).compile()
     timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
+    if on_cpu() and len(jax.devices()) > 1:
+        timed["all_cores"] = on_all_cores(ours, theta, keys)
     return {"plain": lambda: simple(trees, keys), **timed}
+
+
+def on_all_cores(program: Callable, theta: jax.Array, keys: jax.Array) -> Callable[[], Any]:
+    """The program with its agents spread over the devices, as a run of the command line has them."""
+    places = Places(len(theta), len(jax.devices()))
+    mesh, spec = make_mesh(Shape(1, places.devices)), PartitionSpec("agents")
+    everyone = jnp.minimum(jnp.arange(places.here * places.devices), len(theta) - 1)
+    spread = jax.jit(jax.shard_map(program, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+    given = [jax.device_put(array[everyone], NamedSharding(mesh, spec)) for array in (theta, keys)]
+    return functools.partial(spread, *given)
 
 
 def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
@@ -99,6 +117,8 @@ def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
         taken = samples(rounds, **programs)
         steps = AGENTS * count * EPISODES * HORIZON
         row = {"seeds": count, "episodes": "full" if full else "fresh", "ratio": ratio(taken, "plain", "ours")}
+        if "all_cores" in taken:
+            row["ratio_all_cores"] = ratio(taken, "plain", "all_cores")
         if full:
             row["steps_per_second"] = {name: steps / statistics.median(values) for name, values in taken.items()}
         rows.append({**row, "seconds": taken})

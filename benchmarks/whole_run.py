@@ -2,9 +2,10 @@
 
     python benchmarks/whole_run.py [--trajectories 8000] [--seeds 1] [--out benchmarks/results/whole_run.json]
 
-CartPole, 13 agents, nobody lies, preset `cartpole`. Both runs differ in how episodes are collected and gradients taken
-(`jaxbyz.page.sampler` or `plain.sampler`) and in nothing else; both are compiled before the clock starts. The returns
-are kept beside the times: the two learn the same, in distribution. Also ten seeds against one, on all cores.
+CartPole, 13 agents, nobody lies, preset `cartpole`. The runs differ in how episodes are collected and gradients taken
+(`jaxbyz.page.sampler` or `plain.sampler`); ours once on one device, as the plain program, and once with its agents on
+all cores, as the command line runs it. All are compiled before the clock starts. The returns are kept beside the
+times: they learn the same, in distribution. Also ten seeds on all cores against one on one core and on all.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ import jaxbyz as jb  # noqa: E402
 from jaxbyz import algorithms, experiment  # noqa: E402
 from jaxbyz.results import describe_environment, write_json  # noqa: E402
 
+ONE_DEVICE = "seeds=1"
 
-def timed(seeds: int, trajectories: int, sampler=None) -> dict:
+
+def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) -> dict:
     """Seconds and returns of a run whose programs have all been compiled by one like it."""
     experiment._build.cache_clear()
     patch = mock.patch.object(algorithms, "sampler", sampler) if sampler else contextlib.nullcontext()
     with patch:
         config = jb.resolve("cartpole", agents=13, seeds=seeds, trajectories=trajectories)
-        experiment.run(config)
+        experiment.run(config, mesh=mesh)
         started = time.perf_counter()
-        done = experiment.run(config)
+        done = experiment.run(config, mesh=mesh)
         seconds = time.perf_counter() - started
     experiment._build.cache_clear()
     returns = done.metrics["return"]
@@ -50,27 +53,31 @@ def timed(seeds: int, trajectories: int, sampler=None) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=8000)
-    parser.add_argument("--rounds", type=int, default=2, help="of the runs with 1 and 10 seeds")
+    parser.add_argument("--rounds", type=int, default=2, help="of everything, in turns")
     parser.add_argument("--sweep", type=int, default=1600, help="trajectories of the runs with 1 and 10 seeds")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/whole_run.json"))
     given = parser.parse_args()
     report: dict = {"command": "python benchmarks/whole_run.py", "environment": describe_environment()}
-    report |= {"ours": [], "plain": [], "one_seed": [], "ten_seeds": []}
-    report["ours"].append(timed(1, given.trajectories))
-    report["plain"].append(timed(1, given.trajectories, plain.sampler))
+    names = ("ours", "one_device", "plain", "one_seed", "one_seed_one_device", "ten_seeds")
+    report |= {name: [] for name in names}
+
+    def over(slow: str, fast: str) -> list[float]:
+        return [a["seconds"] / b["seconds"] for a, b in zip(report[slow], report[fast], strict=True)]
+
     for _ in range(given.rounds):
-        report["one_seed"].append(timed(1, given.sweep)["seconds"])
-        report["ten_seeds"].append(timed(10, given.sweep)["seconds"])
-        both, sweeps = (
-            zip(report["plain"], report["ours"], strict=True),
-            zip(report["ten_seeds"], report["one_seed"], strict=True),
-        )
-        ratios = {
-            "plain_over_ours": [a["seconds"] / b["seconds"] for a, b in both],
-            "ten_seeds_over_one": [a / b for a, b in sweeps],
+        report["ours"].append(timed(1, given.trajectories))
+        report["plain"].append(timed(1, given.trajectories, ONE_DEVICE, plain.sampler))
+        report["one_device"].append(timed(1, given.trajectories, ONE_DEVICE))
+        report["one_seed"].append(timed(1, given.sweep))
+        report["one_seed_one_device"].append(timed(1, given.sweep, ONE_DEVICE))
+        report["ten_seeds"].append(timed(10, given.sweep))
+        report["ratios"] = {
+            "plain_over_ours": over("plain", "ours"),
+            "plain_over_one_device": over("plain", "one_device"),
+            "ten_seeds_over_one": over("ten_seeds", "one_seed"),
+            "ten_seeds_over_one_on_one_device": over("ten_seeds", "one_seed_one_device"),
         }
-        report["ratios"] = ratios
-        print(ratios, report["ours"][-1]["return"], report["plain"][-1]["return"], flush=True)
+        print(report["ratios"], report["ours"][-1]["return"], report["plain"][-1]["return"], flush=True)
         write_json(given.out, report)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -125,6 +126,13 @@ def mlp_policy(
     return build(network, environment.observation_size, actions, output_scale, initial_std)
 
 
+def _flattening(start: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:
+    """D and the way from [D] back to what `start` makes; only shapes are computed."""
+    shapes = jax.eval_shape(start, jax.random.key(0))
+    flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+    return flat.size, unravel
+
+
 def categorical(
     network: MLP, observation_size: int, actions: ActionSpace, output_scale: float = 1.0, _: float = 0.0
 ) -> Policy:
@@ -133,7 +141,7 @@ def categorical(
     def start(key: PRNGKeyArray) -> Any:
         return network.init(key, jnp.zeros((observation_size, 1)))
 
-    example, unravel = ravel_pytree(start(jax.random.key(0)))
+    size, unravel = _flattening(start)
 
     def apply(tree: Any, observations: Array) -> Array:
         logits = jnp.asarray(network.apply(tree, observations))
@@ -154,7 +162,7 @@ def categorical(
         chosen = action[None, :] == jnp.arange(actions.n, dtype=action.dtype)[:, None]
         return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=0)
 
-    return Policy(example.size, lambda key: ravel_pytree(start(key))[0], unravel, apply, noise, sample, log_prob)
+    return Policy(size, lambda key: ravel_pytree(start(key))[0], unravel, apply, noise, sample, log_prob)
 
 
 def gaussian(
@@ -170,7 +178,7 @@ def gaussian(
     def start(key: PRNGKeyArray) -> dict[str, Any]:
         return {"net": network.init(key, jnp.zeros((observation_size, 1))), "log_std": jnp.log(initial_std * half)}
 
-    example, unravel = ravel_pytree(start(jax.random.key(0)))
+    size, unravel = _flattening(start)
 
     def apply(tree: Any, observations: Array) -> Array:
         mean = centre + half[:, None] * output_scale * jnp.asarray(network.apply(tree["net"], observations))
@@ -187,4 +195,4 @@ def gaussian(
         z = (action - mean) * jnp.exp(-log_std)
         return -jnp.sum(0.5 * z * z + log_std + 0.5 * math.log(2 * math.pi), axis=0)
 
-    return Policy(example.size, lambda key: ravel_pytree(start(key))[0], unravel, apply, noise, sample, log_prob)
+    return Policy(size, lambda key: ravel_pytree(start(key))[0], unravel, apply, noise, sample, log_prob)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -59,3 +62,19 @@ def test_parameters_can_be_replaced_and_unknown_ones_are_refused():
     assert float(jb.make_environment("CartPole-v1", gravity=5.0).params.gravity) == 5.0
     with pytest.raises(jb.UsageError, match="unknown parameter 'gravitas'"):
         jb.make_environment("CartPole-v1", gravitas=5.0)
+
+
+def test_what_gymnax_draws_with_is_loaded_when_it_is_used():
+    """In a process of its own: seaborn and pyplot are not there until gymnax's code looks into them."""
+    program = """
+import sys
+from jaxbyz.environments import make_environment
+assert make_environment("CartPole-v1").observation_size == 4
+heavy = ("seaborn", "matplotlib.pyplot", "scipy.stats", "pandas")
+assert not any(name in sys.modules for name in heavy), [name for name in heavy if name in sys.modules]
+from gymnax.environments.misc import pong
+import matplotlib.pyplot as plt
+assert pong.plt.subplots is plt.subplots
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

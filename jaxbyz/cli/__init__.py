@@ -74,7 +74,7 @@ def prepare_jax() -> None:
     if jax.config.values.get("jax_compilation_cache_dir") is None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small ones
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import gymnax
 import jax
 import jax.numpy as jnp
-from gymnax.environments import spaces
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.environments.lazily import loaded_later
 from jaxbyz.registry import Registry, UsageError
+
+with loaded_later("seaborn", "matplotlib.pyplot"):
+    import gymnax
+    from gymnax.environments import spaces
 
 
 class ActionSpace(NamedTuple):
