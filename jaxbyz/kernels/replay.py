@@ -111,9 +111,10 @@ def equation_replayable(equation: Any) -> bool:
         return False
     if name == "pad" and any(low < 0 or high < 0 or between for low, high, between in parameters["padding_config"]):
         return False
-    return any(
-        name in known for known in (_ARITHMETIC, _FOLDS, _STRUCTURE, ("add_any", "dot_general", "split", "unstack"))
-    )
+    if name == "round":  # halves go another way
+        return False
+    others = ("dot_general", "split", "unstack")
+    return any(name in known for known in (_ARITHMETIC, _REWRITTEN, _FOLDS, _STRUCTURE, others))
 
 
 def _before_lanes(shape: Sequence[int]) -> int:
@@ -171,10 +172,8 @@ class Replay:
             return [_product(parameters["dimension_numbers"], *inputs)]
         if name in _STRUCTURE:
             return [self.laned(_STRUCTURE[name](parameters, inputs, table_shape(shape)), shape)]
-        if name == "add_any":  # a sum of gradients
-            return [self._each(operator.add, inputs, shape)]
-        if name == "round":  # to the nearest, however halves go
-            return [self._each(lambda row: jnp.floor(row + 0.5), inputs, shape)]
+        if name in _REWRITTEN:
+            return [self._each(_REWRITTEN[name], inputs, shape)]
         if name == "select_n" and equation.invars[0].aval.dtype != jnp.bool_:  # Triton selects by truth values
             return [self._each(_selected, inputs, shape)]
         if name == "select_n" and LANES not in shape:
@@ -335,6 +334,11 @@ _STRUCTURE: dict[str, Callable[[dict, list[Table], tuple[int, ...]], Table]] = {
     "transpose": lambda parameters, inputs, _: inputs[0].transpose(parameters["permutation"]),
     "stack": lambda parameters, inputs, _: np.stack(inputs, parameters["axis"]),
     "concatenate": lambda parameters, inputs, _: np.concatenate(inputs, parameters["dimension"]),
+}
+_REWRITTEN: dict[str, Callable] = {  # what Triton has no name for
+    "add_any": operator.add,
+    "one_minus_square": lambda row: 1.0 - row * row,
+    "round": lambda row: jnp.floor(row + 0.5),  # to the nearest, however halves go
 }
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 _ARITHMETIC = frozenset({

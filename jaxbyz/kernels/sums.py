@@ -105,7 +105,7 @@ def _is_sum(equation: Any) -> bool:
         return False
     along, batch = equation.params["dimension_numbers"]
     lengths = [[atom.aval.shape[axis] for axis in axes] for atom, axes in zip(equation.invars, along, strict=True)]
-    return batch == ((), ()) and lengths == [[LANES], [LANES]]
+    return not any(batch) and lengths == [[LANES], [LANES]]
 
 
 def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpret: bool = False) -> Any:
