@@ -181,12 +181,15 @@ def test_a_chunk_becomes_one_cuda_kernel(environment):
 def sums_of_lanes(shared, inputs):
     """Sums of rows, of everything, and products along lanes; something after them, and something without lanes."""
     a, numbers = inputs
-    rows = jnp.concatenate([a * shared["w"][:, None], jnp.tanh(a[:1])])
-    gram = rows @ a.T
+    soft = jnp.tanh(a * shared["w"][:, None])
+    mixed = jnp.outer(shared["w"], shared["w"]) @ soft - soft.max(axis=0, keepdims=True)
+    single = shared["w"][None] @ a  # one row
+    gram = mixed @ a.T
     return {
         "gram": gram + gram[:1],
-        "rows": jnp.where(numbers > 2, rows, 1.0).sum(axis=1),
-        "all": (rows * rows).sum(),
+        "rows": jnp.where(numbers[None] > 2, mixed, 1.0).sum(axis=1),
+        "all": (soft * soft).sum() + jnp.exp(single).sum(),
+        "single": single @ a.T + (shared["w"][:, None] @ single) @ soft.T,
         "own": 2 * shared["w"],
     }
 
@@ -203,7 +206,7 @@ def test_a_kernel_sums_over_lanes(lanes, chunks):
     together = jax.tree.map(lambda a: jnp.moveaxis(a[:chunks], 0, -2).reshape(*a.shape[1:-1], -1), inputs)
     expected = jax.vmap(sums_of_lanes)(shared, together)
     for name, value in expected.items():
-        np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(got[name], value, atol=1e-6 * (1 + float(jnp.abs(value).max())), err_msg=name)
 
 
 def test_what_is_not_a_sum_over_lanes_is_left_to_xla():
@@ -220,15 +223,14 @@ def test_what_is_not_a_sum_over_lanes_is_left_to_xla():
     assert not runs(lambda s, x: x.sum(axis=1), given=inputs.astype(jnp.bfloat16))
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("episodes", [3, 4])
+@pytest.mark.parametrize(("name", "episodes"), [("CartPole-v1", 3), ("CartPole-v1", 4), ("MountainCar-v0", 3)])
 def test_the_gradient_in_a_kernel_is_the_same(name, episodes):
     environment = jb.make_environment(name)
     policy = jb.mlp_policy(environment)
     keys = jax.random.split(jax.random.key(3), 3)
     theta = jax.vmap(policy.init)(keys)
     batch = jax.jit(lambda t, k: rollout.collect(environment, policy, t, k, episodes, 40))(theta, keys)
-    estimator = jb.Estimator(gamma=0.99, horizon=40)
+    estimator = jb.Estimator(gamma=0.99, horizon=40, baseline="leave-one-out")
     expected = estimators.estimate(estimator, policy, theta, batch)
     made = []
 

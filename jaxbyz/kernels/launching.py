@@ -43,13 +43,9 @@ def numbers_of(shared: Any) -> jax.Array:
     return jnp.pad(numbers, [(0, 0), (0, power_of_two(numbers.shape[1]) - numbers.shape[1])])
 
 
-def read_numbers(numbers: Any, shapes: Sequence[Any], row: Callable[[], Any] = lambda: 0) -> list[Table]:
-    """One agent's, inside the kernel, from a row [numbers] that is asked for at every use.
-
-    They are read where they are used: all at once would not fit into registers.
-    """
-    entries = [functools.partial(lambda n: numbers[row(), n], n) for n in range(entry_count(shapes))]
-    return tables_of(shapes, entries)
+def read_numbers(numbers: Any, shapes: Sequence[Any]) -> list[Table]:
+    """One agent's, inside the kernel. They are read where they are used: all at once would not fit into registers."""
+    return tables_of(shapes, [functools.partial(lambda n: numbers[0, n], n) for n in range(entry_count(shapes))])
 
 
 def power_of_two(count: int) -> int:
@@ -65,6 +61,7 @@ def launch(
     shapes: list[tuple[int, ...]],
     tables: list[jax.Array],
     interpret: bool,
+    warps: int = 1,
 ) -> list[jax.Array]:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -77,6 +74,6 @@ def launch(
         in_specs=in_specs,
         out_specs=out_specs,
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes],
-        compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
     )(*tables)

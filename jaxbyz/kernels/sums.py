@@ -1,16 +1,17 @@
-"""Functions whose results are sums over lanes, such as gradients, as one GPU kernel.
+"""Functions whose results are sums over lanes, such as gradients of small networks, as one GPU kernel.
 
-As XLA runs it, the gradient of a small network moves every layer's numbers through memory some twenty times. Here a
-block of lanes stays in registers, forward and back, through all chunks of time; only sums leave the kernel.
+As XLA runs it, the gradient of a small network moves every layer's numbers through memory some twenty times. Here the
+numbers of some lanes stay on the chip, forward and back, through all chunks of time; only sums leave the kernel.
 
 The function is traced and cut where it sums: by `reduce_sum` over lanes, or by a product of matrices along them. What
-comes before is replayed on rows (`jaxbyz.kernels.replay`), the sums are kept in the kernel, and what comes after them
-is computed once, outside.
+comes before is evaluated on tiles of lanes, the sums are kept in the kernel, and what comes after is computed once,
+outside. Triton's tiles have powers of two as sides, and at least 16 in products, so features are padded; the padding
+holds anything, and whatever adds up, compares or multiplies along features leaves it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,23 +19,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from jaxbyz.kernels.launching import launch, numbers_of, power_of_two, read_numbers, rows_of, stacked, tile_of
-from jaxbyz.kernels.replay import (
-    BLOCK,
-    LANES,
-    Replay,
-    Table,
-    entry_count,
-    equation_replayable,
-    known_at_start,
-    live,
-    reduced,
-    table_at,
-    table_of,
-    written_out,
-)
+from jaxbyz.kernels.launching import launch, power_of_two, stacked
+from jaxbyz.kernels.replay import ARITHMETIC, LANES, REWRITTEN, TYPES, live, written_out
 
+TILE = 32  # lanes of one kernel instance at a time
+WARPS = 1
 LEAST_SIDE = 16  # of a product of tiles in Triton
+
+REDUCTIONS: dict[str, tuple[Callable, float]] = {  # and what changes nothing
+    "reduce_sum": (jnp.sum, 0.0),
+    "reduce_max": (jnp.max, -jnp.inf),
+    "reduce_min": (jnp.min, jnp.inf),
+}
 
 
 class Sums(NamedTuple):
@@ -62,7 +58,7 @@ def traced_sums(function: Callable, shared: Any, inputs: Any) -> Sums | None:
     given = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[2:-1], LANES), a.dtype), inputs)
     with jax.disable_jit():  # so that no sum hides in a call
         traced, results = jax.make_jaxpr(function, return_shape=True)(ours, given)
-    parts = _cut(traced.jaxpr) if written_out(traced) else None
+    parts = _cut(traced.jaxpr) if written_out(traced) and not traced.consts else None
     if parts is None:
         return None
     return Sums(traced, *parts, jax.tree.leaves(ours), jax.tree.leaves(given), jax.tree.structure(results))
@@ -73,39 +69,62 @@ def _cut(jaxpr: core.Jaxpr) -> tuple[list[Any], list[Any], list[Any]] | None:
     before, sums, after = [], [], []
     summed: set[Any] = set()  # what depends on a sum
 
-    def laned(atoms: Any) -> bool:
-        return any(LANES in atom.aval.shape for atom in atoms)
-
     for equation in live(jaxpr):
         if summed.intersection(atom for atom in equation.invars if not isinstance(atom, core.Literal)):
-            if laned(equation.invars) or laned(equation.outvars):
+            if _laned(equation.invars) or _laned(equation.outvars):
                 return None
             after.append(equation)
             summed.update(equation.outvars)
-        elif laned(equation.invars) and not laned(equation.outvars):
+        elif _laned(equation.invars) and not _laned(equation.outvars):
             if not _is_sum(equation):
                 return None
             sums.append(equation)
             summed.update(equation.outvars)
-        elif not equation_replayable(equation):
+        elif not _fits_tiles(equation):
             return None
         else:
             before.append(equation)
-            if not laned(equation.outvars):  # of the shared numbers alone: cheap enough to have twice
+            if not _laned(equation.outvars):  # of the shared numbers alone: cheap enough to have twice
                 after.append(equation)
-    return None if laned(jaxpr.outvars) else (before, sums, after)
+    return None if _laned(jaxpr.outvars) else (before, sums, after)
+
+
+def _laned(atoms: Sequence[Any]) -> bool:
+    return any(LANES in atom.aval.shape for atom in atoms)
 
 
 def _is_sum(equation: Any) -> bool:
-    if any(atom.aval.dtype != jnp.float32 for atom in equation.invars):
+    """Over lanes: of all that an array has, or of products of two."""
+    if any(atom.aval.dtype != jnp.float32 or atom.aval.ndim > 2 for atom in equation.invars):
         return False
-    if equation.primitive.name == "reduce_sum":
-        return True
-    if equation.primitive.name != "dot_general":
+    return equation.primitive.name == "reduce_sum" or _is_product(equation)
+
+
+def _is_product(equation: Any) -> bool:
+    """Of two matrices along one axis each."""
+    if equation.primitive.name != "dot_general" or any(atom.aval.ndim != 2 for atom in equation.invars):
         return False
     along, batch = equation.params["dimension_numbers"]
-    lengths = [[atom.aval.shape[axis] for axis in axes] for atom, axes in zip(equation.invars, along, strict=True)]
-    return not any(batch) and lengths == [[LANES], [LANES]]
+    return not any(batch) and all(len(axes) == 1 for axes in along)
+
+
+def _fits_tiles(equation: Any) -> bool:
+    """Whether `_evaluated` can compute it; lanes may not be mixed."""
+    name, parameters = equation.primitive.name, equation.params
+    given, made = ([atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars))
+    if any(a.dtype not in TYPES or len(a.shape) > 2 or a.shape.count(LANES) > 1 for a in (*given, *made)):
+        return False
+    if name in ("max", "min", "reduce_max", "reduce_min") and made[0].dtype == jnp.bool_:
+        return False
+    if name in ("reshape", "squeeze", "expand_dims"):  # axes of length 1 come and go
+        return [n for n in given[0].shape if n != 1] == [n for n in made[0].shape if n != 1]
+    if name in REDUCTIONS:
+        return made[0].dtype == jnp.float32
+    if name == "iota":
+        return LANES not in parameters["shape"]
+    if name in ARITHMETIC or name in REWRITTEN:
+        return all(a.shape in ((), made[0].shape) or len(a.shape) == len(made[0].shape) for a in given)
+    return name in ("broadcast_in_dim", "copy", "stop_gradient", "transpose") or _is_product(equation)
 
 
 def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpret: bool = False) -> Any:
@@ -115,118 +134,178 @@ def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpre
     """
     from jax.experimental import pallas as pl
 
+    jaxpr = sums.traced.jaxpr
     given = [a.reshape(*a.shape[:2], -1, a.shape[-1]) for a in jax.tree.leaves(inputs)]
     n, agents, _, lanes = given[0].shape
-    blocks = -(-lanes // BLOCK)
-    spare = blocks * BLOCK - lanes
-    given = [jnp.pad(a, [(0, 0)] * 2 + [(0, power_of_two(a.shape[2]) - a.shape[2]), (0, spare)]) for a in given]
-    numbers = numbers_of(shared)
-    products = [equation for equation in sums.sums if equation.primitive.name == "dot_general"]
-    totals = [equation for equation in sums.sums if equation.primitive.name == "reduce_sum"]
-    total_count = sum(entry_count([equation.outvars[0].aval]) for equation in totals)
-    side = max(LEAST_SIDE, *(power_of_two(max(_sides(equation))) for equation in products)) if products else LEAST_SIDE
-    height, depth = power_of_two(max(1, total_count)), power_of_two(max(1, len(products)))
+    blocks = -(-lanes // TILE)
+    given = [jnp.pad(a, [(0, 0)] * 3 + [(0, blocks * TILE - lanes)]) for a in given]
+    numbers = [_padded(a, shape.shape) for a, shape in zip(jax.tree.leaves(shared), sums.shared, strict=True)]
+    results = [_result_shape(equation) for equation in sums.sums]
 
-    def kernel(limits: Any, numbers: Any, *references: Any) -> None:
-        *sources, row_target, tile_target = references
-        lane = pl.program_id(1) * BLOCK + lax.iota(jnp.int32, BLOCK)
+    def kernel(limit: Any, *references: Any) -> None:
+        ours, sources = references[: len(numbers)], references[len(numbers) : len(numbers) + len(given)]
+        targets = references[len(numbers) + len(given) :]
+        lane = pl.program_id(1) * TILE + lax.iota(jnp.int32, TILE)
+        valid = None if lanes % TILE == 0 else lane < lanes
+        mine = [reference[0] for reference in ours]
 
-        def valid(row: jax.Array) -> jax.Array:
-            return row if lanes % BLOCK == 0 else jnp.where(lane < lanes, row, 0.0)
-
-        def one(c: jax.Array, kept: tuple[list[jax.Array], list[jax.Array]]) -> tuple[list[jax.Array], list[jax.Array]]:
-            replay = Replay(BLOCK)
-            # Numbers are read from row 0, which the compiler takes for another row in every equation of every chunk:
-            # else it would read all of them once, and keep them in slow memory.
-            row = [jnp.int32(0)]
-            mine = read_numbers(numbers, sums.shared, lambda: row[0])
-            # From lane 0 on, likewise: where it is sure of the place, Triton gives four lanes to one thread in four.
+        def one(c: jax.Array, kept: list[jax.Array]) -> list[jax.Array]:
             here = [
-                table_of(shape.shape, rows_of(source[c, 0, :, pl.ds(limits[1], BLOCK)], entry_count([shape])))
-                for shape, source in zip(sums.inputs, sources, strict=True)
+                _input_tile([source[c, 0, i, :] for i in range(source.shape[2])], shape.shape)
+                for source, shape in zip(sources, sums.inputs, strict=True)
             ]
-            known = known_at_start(sums.traced, [*mine, *here])
-            for i, equation in enumerate(sums.before):
-                row[0] = limits[1] * (c * len(sums.before) + i)
-                replay.follow([equation], known)
-
-            def rows(atom: Any) -> list[jax.Array]:
-                return [valid(row) for row in replay.laned(table_at(known, atom), atom.aval.shape).ravel()]
-
-            terms = [row for equation in totals for row in _terms(equation, replay, known)]
-            row_sums = [a + valid(b) for a, b in zip(kept[0], terms, strict=True)]
-            tile_sums = [
-                tile + _product(*(tile_of(rows(atom), side) for atom in equation.invars))
-                for tile, equation in zip(kept[1], products, strict=True)
+            known = dict(zip(jaxpr.invars, [*mine, *here], strict=True))
+            for equation in sums.before:
+                known[equation.outvars[0]] = _evaluated(
+                    equation, [_value(known, a) for a in equation.invars], interpret
+                )
+            terms = [
+                _evaluated(equation, [_value(known, a) for a in equation.invars], interpret, valid)
+                for equation in sums.sums
             ]
-            return row_sums, tile_sums
+            return [a + b for a, b in zip(kept, terms, strict=True)]
 
-        start = [jnp.zeros(BLOCK) for _ in range(total_count)], [jnp.zeros((side, side)) for _ in products]
-        row_sums, tile_sums = lax.fori_loop(0, limits[0], one, start)
-        row_target[0, 0, :] = jnp.sum(tile_of(row_sums, height), axis=1)
-        tile_target[0, 0, :, :, :] = stacked(tile_sums, (depth, side, side))
+        kept = lax.fori_loop(0, limit[0], one, [jnp.zeros(shape) for shape in results])
+        for target, value in zip(targets, kept, strict=True):
+            target[0, 0] = value
 
-    def whole(*shape: int) -> Any:
+    def whole(shape: Sequence[int]) -> Any:
         return pl.BlockSpec((1, 1, *shape), lambda a, b: (a, b, *[0] * len(shape)))
 
-    row_sums, tile_sums = launch(
+    def agents_own(shape: Sequence[int]) -> Any:
+        return pl.BlockSpec((1, *shape), lambda a, b: (a, *[0] * len(shape)))
+
+    parts = launch(
         kernel,
         (agents, blocks),
         [
-            pl.BlockSpec((2,), lambda a, b: (0,)),
-            pl.BlockSpec((1, numbers.shape[1]), lambda a, b: (a, 0)),
-            *(pl.BlockSpec((n, 1, a.shape[2], BLOCK), lambda a, b: (0, a, 0, b)) for a in given),
+            pl.BlockSpec((1,), lambda a, b: (0,)),
+            *(agents_own(a.shape[1:]) for a in numbers),
+            *(pl.BlockSpec((n, 1, a.shape[2], TILE), lambda a, b: (0, a, 0, b)) for a in given),
         ],
-        [whole(height), whole(depth, side, side)],
-        [(agents, blocks, height), (agents, blocks, depth, side, side)],
-        [jnp.stack([chunks.astype(jnp.int32), jnp.int32(0)]), numbers, *given],
+        [whole(shape) for shape in results],
+        [(agents, blocks, *shape) for shape in results],
+        [jnp.reshape(chunks, 1).astype(jnp.int32), *numbers, *given],
         interpret,
+        warps=WARPS,
     )
-    return _finished(sums, shared, totals, jnp.sum(row_sums, axis=1), products, jnp.sum(tile_sums, axis=1))
+    totals = []
+    for part, equation in zip(parts, sums.sums, strict=True):
+        true = equation.outvars[0].aval.shape
+        totals.append(jnp.sum(part, axis=1)[(slice(None), *(slice(size) for size in true))])
+    return _finished(sums, jax.tree.leaves(shared), totals)
 
 
-def _sides(equation: Any) -> list[int]:
-    """Rows of the two tables that a product along lanes multiplies."""
-    return [entry_count([atom.aval]) for atom in equation.invars]
-
-
-def _terms(equation: Any, replay: Replay, known: dict[Any, Table]) -> list[jax.Array]:
-    """Rows whose lanes are to be added up, other axes having been."""
-    atom = equation.invars[0]
-    table = replay.laned(table_at(known, atom), atom.aval.shape)
-    others = tuple(axis for axis in equation.params["axes"] if atom.aval.shape[axis] != LANES)
-    return list(reduced("reduce_sum", table, others, atom.aval.shape).ravel())
-
-
-def _product(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Of tiles [rows, block], along lanes."""
-    return lax.dot_general(left, right, (((1,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
-
-
-def _finished(sums: Sums, shared: Any, totals: list, row_sums: jax.Array, products: list, tile_sums: jax.Array) -> Any:
+def _finished(sums: Sums, shared: list[jax.Array], totals: list[jax.Array]) -> Any:
     """The results [A, …] from the sums of each agent."""
+    jaxpr = sums.traced.jaxpr
 
-    def one(shared: list[jax.Array], row_sums: jax.Array, tile_sums: jax.Array) -> list[jax.Array]:
-        jaxpr = sums.traced.jaxpr
-        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*sums.traced.consts, *shared], strict=False))
-        first = 0
-        for result in (equation.outvars[0] for equation in totals):
-            after = first + entry_count([result.aval])
-            known[result] = row_sums[first:after].reshape(result.aval.shape)
-            first = after
-        for equation, tile in zip(products, tile_sums, strict=False):
-            rows, columns = _sides(equation)
-            known[equation.outvars[0]] = tile[:rows, :columns].reshape(equation.outvars[0].aval.shape)
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, core.Literal) else known[atom]
-
+    def one(shared: list[jax.Array], totals: list[jax.Array]) -> list[jax.Array]:
+        known: dict[Any, Any] = dict(zip(jaxpr.invars, shared, strict=False))
+        known.update(zip([equation.outvars[0] for equation in sums.sums], totals, strict=True))
         for equation in sums.after:
-            results = equation.primitive.bind(*map(read, equation.invars), **equation.params)
-            known.update(
-                zip(equation.outvars, results if equation.primitive.multiple_results else [results], strict=True)
-            )
-        return [jnp.asarray(read(atom)) for atom in jaxpr.outvars]
+            made = equation.primitive.bind(*[_value(known, a) for a in equation.invars], **equation.params)
+            known.update(zip(equation.outvars, made if equation.primitive.multiple_results else [made], strict=True))
+        return [_value(known, atom) for atom in jaxpr.outvars]
 
-    results = jax.vmap(one)(jax.tree.leaves(shared), row_sums, tile_sums)
-    return jax.tree.unflatten(sums.structure, results)
+    return jax.tree.unflatten(sums.structure, jax.vmap(one)(shared, totals))
+
+
+def _value(known: dict[Any, Any], atom: Any) -> Any:
+    return jnp.asarray(atom.val) if isinstance(atom, core.Literal) else known[atom]
+
+
+def _side(size: int) -> int:
+    """Of a tile, for an axis of so many entries."""
+    return TILE if size == LANES else 1 if size == 1 else max(LEAST_SIDE, power_of_two(size))
+
+
+def _tile_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(_side, shape))
+
+
+def _padded(a: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """[A, …] to tiles, outside the kernel."""
+    return jnp.pad(a, [(0, 0), *((0, _side(size) - size) for size in shape)])
+
+
+def _input_tile(rows: list[jax.Array], shape: Sequence[int]) -> jax.Array:
+    """Rows [TILE] as the tile of an array of this shape."""
+    tile = _tile_shape(shape)
+    if len(tile) == 1:
+        return rows[0]
+    return lax.broadcast_in_dim(rows[0], tile, (1,)) if tile[0] == 1 else stacked(rows, tile)
+
+
+def _result_shape(equation: Any) -> tuple[int, ...]:
+    return _tile_shape(equation.outvars[0].aval.shape)
+
+
+def _evaluated(equation: Any, tiles: list[jax.Array], interpret: bool, valid: jax.Array | None = None) -> jax.Array:
+    """An equation on tiles; `valid` [TILE] says which lanes a sum over lanes takes."""
+    name, parameters = equation.primitive.name, equation.params
+    shapes = [atom.aval.shape for atom in equation.invars]
+    made = _result_shape(equation)
+    if name in ARITHMETIC or name in REWRITTEN:
+        formula = REWRITTEN.get(name) or (lambda *rows: equation.primitive.bind(*rows, **parameters))
+        return formula(*(jnp.broadcast_to(tile, made) for tile in tiles))
+    if name in REDUCTIONS:
+        reduction, nothing = REDUCTIONS[name]
+        return reduction(
+            _without_padding(tiles[0], shapes[0], parameters["axes"], nothing, valid), axis=parameters["axes"]
+        )
+    if name == "dot_general":
+        return _product(tiles, shapes, [axes[0] for axes in parameters["dimension_numbers"][0]], made, interpret, valid)
+    if name == "iota":
+        return lax.broadcasted_iota(parameters["dtype"], made, parameters["dimension"])
+    if name == "transpose":
+        return jnp.transpose(tiles[0], parameters["permutation"])
+    if name == "broadcast_in_dim":
+        return lax.broadcast_in_dim(tiles[0], made, parameters["broadcast_dimensions"])
+    return tiles[0].reshape(made)  # reshape, squeeze, expand_dims, copy, stop_gradient
+
+
+def _without_padding(
+    tile: jax.Array, shape: Sequence[int], axes: Sequence[int], nothing: float, valid: jax.Array | None = None
+) -> jax.Array:
+    """The tile with `nothing` where these axes are padded."""
+    for axis in axes:
+        if shape[axis] == LANES:
+            if valid is not None:
+                tile = jnp.where(lax.broadcast_in_dim(valid, tile.shape, (axis,)), tile, nothing)
+        elif shape[axis] < tile.shape[axis]:
+            place = lax.broadcasted_iota(jnp.int32, tile.shape, axis)
+            tile = jnp.where(place < shape[axis], tile, nothing)
+    return tile
+
+
+def _product(
+    tiles: list[jax.Array],
+    shapes: list[tuple[int, ...]],
+    along: list[int],
+    made: tuple[int, ...],
+    interpret: bool,
+    valid: jax.Array | None,
+) -> jax.Array:
+    """Two matrices along one axis each. Sides of length 1 are widened, and taken back."""
+    wide = []
+    for tile, shape, axis in zip(tiles, shapes, along, strict=True):
+        full = jnp.broadcast_to(tile, tuple(max(side, LEAST_SIDE) for side in tile.shape))
+        wide.append(_without_padding(full, shape, [axis], 0.0, valid))
+    if LANES in shapes[0] and LANES not in shapes[1]:  # [L, n], which is about to be transposed: lanes stay last
+        result = _dot(wide[::-1], along[::-1], interpret).T
+    else:
+        result = _dot(wide, along, interpret)
+    for axis, side in enumerate(made):
+        if side == 1:
+            first = lax.broadcasted_iota(jnp.int32, result.shape, axis) == 0
+            result = lax.expand_dims(jnp.sum(jnp.where(first, result, 0.0), axis=axis), (axis,))
+    return result
+
+
+def _dot(tiles: list[jax.Array], along: list[int], interpret: bool) -> jax.Array:
+    """As exact as XLA's products: TF32 unless JAX is asked for more."""
+    exact = lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if not interpret else lax.Precision.HIGHEST
+    precision = None if jax.config.values.get("jax_default_matmul_precision") in (None, "default", "tensorfloat32") else exact
+    numbers = (((along[0],), (along[1],)), ((), ()))
+    return lax.dot_general(tiles[0], tiles[1], numbers, precision=precision)
