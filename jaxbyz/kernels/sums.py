@@ -246,8 +246,8 @@ def _evaluated(equation: Any, tiles: list[jax.Array], interpret: bool, valid: ja
     name, parameters = equation.primitive.name, equation.params
     shapes = [atom.aval.shape for atom in equation.invars]
     made = _result_shape(equation)
-    if name in ARITHMETIC or name in REWRITTEN:
-        formula = REWRITTEN.get(name) or (lambda *rows: equation.primitive.bind(*rows, **parameters))
+    if name in ARITHMETIC or name in FORMULAS:
+        formula = FORMULAS.get(name) or (lambda *rows: equation.primitive.bind(*rows, **parameters))
         return formula(*(jnp.broadcast_to(tile, made) for tile in tiles))
     if name in REDUCTIONS:
         reduction, nothing = REDUCTIONS[name]
@@ -263,6 +263,15 @@ def _evaluated(equation: Any, tiles: list[jax.Array], interpret: bool, valid: ja
     if name == "broadcast_in_dim":
         return lax.broadcast_in_dim(tiles[0], made, parameters["broadcast_dimensions"])
     return tiles[0].reshape(made)  # reshape, squeeze, expand_dims, copy, stop_gradient
+
+
+def _tanh(x: jax.Array) -> jax.Array:
+    """To 1e-7, and to 1e-5 of its value; CUDA's own function has four times the instructions."""
+    small = x - x * x * x * (1.0 / 3.0)
+    return jnp.where(jnp.abs(x) < 0.02, small, 1.0 - 2.0 / (jnp.exp(2.0 * x) + 1.0))
+
+
+FORMULAS = {**REWRITTEN, "tanh": _tanh}
 
 
 def _without_padding(
@@ -306,6 +315,8 @@ def _product(
 def _dot(tiles: list[jax.Array], along: list[int], interpret: bool) -> jax.Array:
     """As exact as XLA's products: TF32 unless JAX is asked for more."""
     exact = lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if not interpret else lax.Precision.HIGHEST
-    precision = None if jax.config.values.get("jax_default_matmul_precision") in (None, "default", "tensorfloat32") else exact
+    precision = (
+        None if jax.config.values.get("jax_default_matmul_precision") in (None, "default", "tensorfloat32") else exact
+    )
     numbers = (((along[0],), (along[1],)), ((), ()))
     return lax.dot_general(tiles[0], tiles[1], numbers, precision=precision)
