@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, chosen, weighted
 from jaxbyz.rules.distances import gram_matrix
@@ -35,7 +36,10 @@ def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Flo
         about = weighted_gram(gram, mask / jnp.maximum(jnp.sum(mask), 1.0))
         return mask[:, None] * about * mask[None, :]
 
-    return jnp.linalg.eigvalsh(jax.vmap(one)(masks))[:, -1]
+    matrices = jax.vmap(one)(masks)
+    if on_cpu():  # their singular values are their eigenvalues; for these alone JAX computes no vectors
+        return jnp.linalg.svd(matrices, compute_uv=False)[:, 0]
+    return jnp.linalg.eigvalsh(matrices)[:, -1]
 
 
 def scatter_bounds(
