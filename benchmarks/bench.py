@@ -64,7 +64,7 @@ def rows() -> list[tuple[str, str, str]]:
             found.append((f"plain program over ours, a large batch of {row['episodes']} episodes", wish, text))
             if r := row.get("ratio_all_cores"):
                 text = f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"
-                found.append(("the same with our agents on all cores", wish, text))
+                found.append(("… ours with its agents on all cores", wish, text))
         shares = data["iterations"]
         for kind, wish in (("large", "≤ 0.05"), ("small", "≤ 0.25")):
             for suffix, episodes in (("_full", "full"), ("", "fresh")):
@@ -72,10 +72,10 @@ def rows() -> list[tuple[str, str, str]]:
                 found.append((f"protocol's share of a {kind} iteration, {episodes} episodes", wish, share))
     if data := read("whole_run"):
         for name, wish, text in (
-            ("plain_over_ours", "≥ 3", "plain program over ours, a run to 8000"),
-            ("plain_over_one_device", "–", "the same with our agents on one device"),
+            ("plain_over_one_device", "≥ 3", "plain program over ours, a run to 8000, each on one device"),
+            ("plain_over_ours", "≥ 3", "… ours with its agents on all cores, as the command line has it"),
             ("ten_seeds_over_one_on_one_device", "≤ 6", "ten seeds on all cores over one on one core"),
-            ("ten_seeds_over_one", "–", "ten seeds on all cores over one on all cores"),
+            ("ten_seeds_over_one", "–", "… over one on all cores"),
         ):
             found.append((text, wish, spread(data["ratios"][name])))
     if data := read("torch"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -17,6 +18,24 @@ def kernels_run() -> bool:
     device = _device()
     capability = str(getattr(device, "compute_capability", ""))
     return device.platform == "gpu" and capability[:1].isdigit() and float(capability) >= 8.0
+
+
+# XLA ends a process whose host devices wait 40 s for each other. Agents' episodes need not be equally long.
+PATIENCE = " ".join(
+    f"--xla_cpu_collective_call_{what}_timeout_seconds={seconds}"
+    for what, seconds in (("warn_stuck", 3600), ("terminate", 86400))
+)
+
+
+def be_patient() -> None:
+    """Before JAX starts: let host devices wait for each other as long as it takes."""
+    if not patient():
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}".strip()
+
+
+def patient() -> bool:
+    """Whether they do."""
+    return "collective_call" in os.environ.get("XLA_FLAGS", "")
 
 
 def _device() -> Any:

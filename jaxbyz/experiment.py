@@ -17,7 +17,7 @@ import numpy as np
 from jaxbyz import checkpoints, distributed, results, signals, training
 from jaxbyz.algorithms import Algorithm, Metrics
 from jaxbyz.config import Config, build
-from jaxbyz.meshes import Shape, parse_shape
+from jaxbyz.meshes import Shape, choose_shape, parse_shape
 from jaxbyz.registry import Registry, UsageError
 from jaxbyz.reporters import Progress, Reporter
 
@@ -79,16 +79,36 @@ class Manner(NamedTuple):
     folder: where it is kept, if anywhere
     every:  iterations between two checkpoints (None: only when interrupted)
     shape:  devices along the axes of the mesh (None: what fits)
+    chosen: the shape was not asked for: it is what fitted where the run began
     """
 
     folder: Path | None = None
     every: int | None = None
     shape: Shape | None = None
+    chosen: bool = False
 
     def options(self) -> dict[str, Any]:
         """What a resumed run should know, in plain values."""
         mesh = None if self.shape is None else str(self.shape)
-        return {name: value for name, value in (("checkpoint_every", self.every), ("mesh", mesh)) if value is not None}
+        known = (("checkpoint_every", self.every), ("chosen_mesh" if self.chosen else "mesh", mesh))
+        return {name: value for name, value in known if value is not None}
+
+    def placed(self, prepared: Plan) -> Manner:
+        """With a shape, if agents are to be spread; an unfit one is refused in one line."""
+        shape = choose_shape(self.shape, len(prepared.keys), prepared.algorithm.agents)
+        if self.shape is None and shape.agents > 1 and jax.process_count() == 1:
+            return self._replace(shape=shape, chosen=True)
+        return self
+
+    def replaced(self, before: dict[str, Any], say: Callable[[str], None]) -> Manner:
+        """As placed when the run began, if that fits here."""
+        if self.shape is not None or "chosen_mesh" not in before:
+            return self
+        shape = parse_shape(before["chosen_mesh"])
+        if shape.seeds * shape.agents > len(jax.devices()):
+            say(f"begun on mesh {shape}, which does not fit here: numbers will agree up to rounding")
+            return self
+        return self._replace(shape=shape, chosen=True)
 
 
 def _manner(out: str | Path | None, checkpoint_every: Any, mesh: Any) -> Manner:
@@ -117,7 +137,7 @@ def run(
     """
     manner = _manner(out, checkpoint_every, mesh)
     prepared = plan(config)  # whatever is wrong with the options is said before a folder is made
-    training.lay_out(prepared.algorithm, config.seeds, manner.shape)
+    manner = manner.placed(prepared)
     with contextlib.ExitStack() as stack:
         if manner.folder is not None:
             folder = manner.folder
@@ -170,7 +190,7 @@ def ensure(
 
         stage = distributed.led(claim)
         if stage == 0:
-            training.lay_out(prepared.algorithm, config.seeds, manner.shape)
+            manner = manner.placed(prepared)
             _begin(folder, config, manner)
             return _train(config, prepared, manner, reporter)
         if results.load_config(folder) != config:
@@ -181,6 +201,7 @@ def ensure(
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
         before = checkpoints.read_options(folder)
         manner = _manner(out, checkpoint_every or before.get("checkpoint_every"), mesh or before.get("mesh"))
+        manner = manner.replaced(before, say)
         found = checkpoints.restore(folder, config, partial(_target, prepared, manner.shape), say)
         done = 0 if found is None else found.done
         distributed.led(lambda: checkpoints.discard_after(folder, done))
@@ -229,7 +250,7 @@ def _train(
     start: checkpoints.Checkpoint | None = None,
 ) -> Experiment:
     """The loop over segments: metrics, progress, checkpoints, interruption, and the files of a finished run."""
-    T, (folder, every, shape) = prepared.coins.shape[-1], manner
+    T, (folder, every, shape, _) = prepared.coins.shape[-1], manner
     parts = [] if start is None else [Metrics(**start.history)]
     policy = {} if start is None else collect_policy(start.runs)
     done, runs = (0, None) if start is None else (start.done, start.runs)

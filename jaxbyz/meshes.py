@@ -16,12 +16,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Array
 
-from jaxbyz.backend import on_cpu
+from jaxbyz.backend import on_cpu, patient
 from jaxbyz.registry import UsageError
 
 AXES = ("seeds", "agents")
 FLOAT_BYTES = 4
-LEAST_HERE = 3  # agents of a core: with fewer, waiting for each other costs more than it gains
+LEAST_HERE = 3  # agents of a core, or of all but the last: with fewer, waiting for each other costs what it gains
 
 
 class Places(NamedTuple):
@@ -100,7 +100,7 @@ def choose_shape(shape: Shape | None, seeds: int, agents: int) -> Shape:
     if shape is None:
         if jax.process_count() == 1:
             along = min(devices, seeds)
-            here = max(LEAST_HERE, -(-agents // (devices // along))) if on_cpu() else agents
+            here = max(LEAST_HERE, -(-agents // (devices // along))) if on_cpu() and patient() else agents
             return Shape(along, -(-agents // here))
         along = max(n for n in range(1, min(devices, seeds) + 1) if devices % n == 0)
         shape = Shape(along, devices // along)

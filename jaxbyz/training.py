@@ -257,7 +257,7 @@ def segments(
     and, if given, of `every`. The same program serves every segment, seed, coin and Byzantine set, so that where a run
     was cut does not show in its numbers; nothing but the metrics leaves the device in between.
 
-    shape spreads seeds and agents over devices, of all processes; by default seeds go over the local ones.
+    shape spreads seeds and agents over devices, of all processes; by default what `choose_shape` finds.
     """
     seeds, T = len(keys), coins.shape[-1]
     own_coins = coins.ndim == 2

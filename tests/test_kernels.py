@@ -220,13 +220,24 @@ def test_what_is_not_a_sum_over_lanes_is_left_to_xla():
     assert not runs(lambda s, x: x)  # lanes as they are
     assert not runs(lambda s, x: (x - x.sum(axis=1, keepdims=True)).sum())  # a sum goes back to the lanes
     assert not runs(lambda s, x: jnp.sort(x, axis=0).sum())
+    assert not runs(lambda s, x: jnp.round(x).sum())  # halves go another way
     assert not runs(lambda s, x: x.sum(axis=1), given=inputs.astype(jnp.bfloat16))
+    assert not runs(lambda s, x: (x @ x.T).astype(jnp.float32), given=inputs.astype(jnp.int32))
+    assert not runs(lambda s, x: x.sum(axis=1), given=jnp.ones((4, 2, 65, 5)))  # too wide for a tile
 
 
-@pytest.mark.parametrize(("name", "episodes"), [("CartPole-v1", 3), ("CartPole-v1", 4), ("MountainCar-v0", 3)])
-def test_the_gradient_in_a_kernel_is_the_same(name, episodes):
+@pytest.mark.parametrize(
+    ("name", "episodes", "hidden", "activation"),
+    [
+        ("CartPole-v1", 4, (16, 16), "tanh"),
+        ("CartPole-v1", 3, (17, 1), "relu"),
+        ("MountainCar-v0", 3, (), "identity"),
+        ("MountainCar-v0", 3, (5,), "gelu"),
+    ],
+)
+def test_the_gradient_in_a_kernel_is_the_same(name, episodes, hidden, activation):
     environment = jb.make_environment(name)
-    policy = jb.mlp_policy(environment)
+    policy = jb.mlp_policy(environment, hidden=hidden, activation=activation)
     keys = jax.random.split(jax.random.key(3), 3)
     theta = jax.vmap(policy.init)(keys)
     batch = jax.jit(lambda t, k: rollout.collect(environment, policy, t, k, episodes, 40))(theta, keys)

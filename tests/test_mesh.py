@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from mesh_worker import StopAt
 
 import jaxbyz as jb
-from jaxbyz.cli import PATIENCE
+from jaxbyz.backend import PATIENCE
 from jaxbyz.config import build, resolve
 from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh, parse_shape
 from jaxbyz.registry import UsageError
@@ -225,11 +225,15 @@ def test_places():
     np.testing.assert_array_equal(mine, x[np.array([0, 1, 2, 2])])
 
 
-def test_shapes():
+def test_shapes(monkeypatch):
     assert parse_shape("seeds=4,agents=2") == Shape(4, 2) and parse_shape("agents=3") == Shape(1, 3)
     assert parse_shape(str(Shape(2, 5))) == Shape(2, 5)
-    assert choose_shape(None, 1, 13) == Shape(1, 2) and choose_shape(None, 5, 13) == Shape(2, 1)
+    assert choose_shape(None, 1, 13) == choose_shape(None, 1, 4) == Shape(1, 2)  # idle cores take agents
     assert choose_shape(None, 1, 1) == choose_shape(None, 1, 3) == Shape(1, 1)
+    assert choose_shape(None, 5, 13) == Shape(2, 1)
+    monkeypatch.setenv("XLA_FLAGS", "")  # they might not wait for each other
+    assert choose_shape(None, 1, 13) == Shape(1, 1) and choose_shape(None, 5, 13) == Shape(2, 1)
+    monkeypatch.undo()
     for text in ("", "seeds", "seeds=0", "seeds=-1", "agents=two", "seeds=1,seeds=1", "devices=2", "seeds=1.5"):
         with pytest.raises(UsageError, match="written seeds=4,agents=2"):
             parse_shape(text)

@@ -17,6 +17,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -429,3 +430,24 @@ def newest(out: Path) -> int:
 @pytest.mark.slow
 def test_twenty_kills_lose_nothing(tmp_path):
     killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
+
+
+def test_a_run_keeps_the_mesh_that_was_chosen_for_it(tmp_path, monkeypatch):
+    """Begun with its agents on two devices, resumed where one run would get a single one; or where two do not exist."""
+    from jaxbyz import meshes
+
+    config = resolve(**{**TINY, "seeds": 1})
+    interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
+    assert checkpoints.read_options(tmp_path / "run") == {"checkpoint_every": 3, "chosen_mesh": "seeds=1,agents=2"}
+    shapes = []
+    made = meshes.make_mesh
+    monkeypatch.setattr("jaxbyz.training.make_mesh", lambda shape: shapes.append(shape) or made(shape))
+    monkeypatch.setenv("XLA_FLAGS", "")
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    resumed(tmp_path / "run")
+    assert set(shapes) == {meshes.Shape(1, 2)}
+    shapes.clear()
+    one = jax.devices()[:1]
+    monkeypatch.setattr("jax.devices", lambda *_: one)
+    _, lines = resumed(tmp_path / "again")
+    assert "does not fit here" in lines[0] and set(shapes) == {meshes.Shape(1, 1)}

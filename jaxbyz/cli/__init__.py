@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import sys
@@ -55,26 +54,23 @@ def available_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-# XLA ends a process whose host devices wait 40 s for each other. Agents' episodes need not be equally long.
-PATIENCE = " ".join(
-    f"--xla_cpu_collective_call_{what}_timeout_seconds={seconds}"
-    for what, seconds in (("warn_stuck", 3600), ("terminate", 86400))
-)
-
-
 def prepare_jax() -> None:
     """Before JAX starts: one host device a core, those that are done wait for the others, and compiled programs are
     kept between runs."""
     import jax
 
-    if "collective_call" not in (flags := os.environ.get("XLA_FLAGS", "")):
-        os.environ["XLA_FLAGS"] = f"{flags} {PATIENCE}".strip()
-    with contextlib.suppress(RuntimeError):  # JAX has started already, in a notebook or a test: take it as it is
+    from jaxbyz.backend import be_patient
+
+    try:
         jax.config.update("jax_num_cpu_devices", available_cores())
+    except RuntimeError:  # JAX has started already, in a notebook or a test: take it as it is
+        pass
+    else:
+        be_patient()
     if jax.config.values.get("jax_compilation_cache_dir") is None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small ones
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small ones
 
 
 def main(argv: Sequence[str] | None = None) -> int:

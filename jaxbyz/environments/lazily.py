@@ -18,7 +18,7 @@ class Later(ModuleType):
     """Stands for a module of its name until somebody looks into it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and sys.modules.get(self.__name__) in (None, self):  # the import system asks
             raise AttributeError(name)
         _leave(self)
         return getattr(importlib.import_module(self.__name__), name)

@@ -3,7 +3,7 @@
 from jaxbyz.kernels.lanes import Scan, one_kernel, pack, scan_kernel, traced_step, unpack
 from jaxbyz.kernels.sums import Sums, sum_kernel, traced_sums
 
-LARGEST = 1024  # parameters of a policy whose every product becomes a formula of a kernel
+LARGEST = 1024  # parameters of a policy that kernels take
 
 __all__ = [
     "LARGEST",

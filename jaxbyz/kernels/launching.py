@@ -16,7 +16,7 @@ from jaxbyz.kernels.replay import BLOCK, Table, entry_count, tables_of
 def rows_of(tile: jax.Array, count: int) -> list[jax.Array]:
     """The first rows of a tile [height, block]: Triton has no indexing of what is in registers."""
     number = lax.broadcasted_iota(jnp.int32, tile.shape, 0)
-    return [jnp.sum(jnp.where(number == i, tile, tile.dtype.type(0)), axis=0) for i in range(count)]
+    return [jnp.sum(jnp.where(number == i, tile, 0.0), axis=0) for i in range(count)]
 
 
 def tile_of(rows: Sequence[jax.Array], height: int) -> jax.Array:
@@ -27,7 +27,7 @@ def tile_of(rows: Sequence[jax.Array], height: int) -> jax.Array:
 def stacked(parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
     """Parts of equal shapes along a new first axis, the rest of it zero."""
     number = lax.broadcasted_iota(jnp.int32, shape, 0)
-    whole = jnp.zeros(shape, jnp.float32)
+    whole = jnp.zeros(shape, parts[0].dtype)
     for i, part in enumerate(parts):
         whole = jnp.where(number == i, part[None], whole)
     return whole
@@ -61,7 +61,6 @@ def launch(
     shapes: list[tuple[int, ...]],
     tables: list[jax.Array],
     interpret: bool,
-    warps: int = 1,
 ) -> list[jax.Array]:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -74,6 +73,6 @@ def launch(
         in_specs=in_specs,
         out_specs=out_specs,
         out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes],
-        compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
         interpret=interpret,
     )(*tables)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -81,14 +81,35 @@ def live(jaxpr: core.Jaxpr) -> list[Any]:
     return kept[::-1]
 
 
+def flattened(traced: core.ClosedJaxpr) -> core.ClosedJaxpr:
+    """The same without calls: what they would compute is written out."""
+
+    def run(traced: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        jaxpr = traced.jaxpr
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *args], strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+        for equation in jaxpr.eqns:
+            given, name = [read(atom) for atom in equation.invars], equation.primitive.name
+            if name in _CALLS:
+                made = run(equation.params[_CALLS[name]], given)
+            else:
+                made = equation.primitive.bind(*given, **equation.params)
+            many = name in _CALLS or equation.primitive.multiple_results
+            known.update(zip(equation.outvars, made if many else [made], strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in traced.jaxpr.invars]
+    return jax.make_jaxpr(lambda *args: run(traced, args))(*shapes)
+
+
 def replayable(traced: core.ClosedJaxpr) -> bool:
     """Whether a kernel can run this: it keeps lanes apart, and asks for nothing that Triton does not have."""
-    return written_out(traced) and all(_replayable(equation) for equation in live(traced.jaxpr))
-
-
-def written_out(traced: core.ClosedJaxpr) -> bool:
-    """Whether its constants are numbers of their own, not somebody's traced values."""
-    return not any(isinstance(const, jax.core.Tracer) or LANES in np.shape(const) for const in traced.consts)
+    if any(isinstance(const, jax.core.Tracer) or LANES in np.shape(const) for const in traced.consts):
+        return False
+    return all(_replayable(equation) for equation in live(traced.jaxpr))
 
 
 def _replayable(equation: Any) -> bool:
@@ -109,29 +130,15 @@ def _replayable(equation: Any) -> bool:
         return False
     if name in ("max", "min", "reduce_max", "reduce_min") and made[0].dtype == jnp.bool_:
         return False
-    if name == "pad" and any(low < 0 or high < 0 or between for low, high, between in parameters["padding_config"]):
-        return False
     if name == "round":  # halves go another way
         return False
-    others = ("dot_general", "split", "unstack")
+    others = ("dot_general", "unstack")
     return any(name in known for known in (ARITHMETIC, REWRITTEN, _FOLDS, _STRUCTURE, others))
 
 
 def _before_lanes(shape: Sequence[int]) -> int:
     """Numbers in front of the lanes' axis; a reshape that keeps it keeps the lanes together."""
     return math.prod(shape[: shape.index(LANES)]) if LANES in shape else -1
-
-
-def table_at(known: dict[Any, Table], atom: Any) -> Table:
-    """What a variable or a written-out number of an equation stands for."""
-    return table_of((), [atom.val]) if isinstance(atom, core.Literal) else known[atom]
-
-
-def known_at_start(traced: core.ClosedJaxpr, args: Sequence[Table]) -> dict[Any, Table]:
-    """Constants and arguments."""
-    consts = [table_of(np.shape(const), list(np.ravel(const))) for const in traced.consts]
-    variables = [*traced.jaxpr.constvars, *traced.jaxpr.invars]
-    return dict(zip(variables, [*consts, *args], strict=True))
 
 
 class Replay:
@@ -143,15 +150,18 @@ class Replay:
 
     def run(self, traced: core.ClosedJaxpr, args: Sequence[Table]) -> list[Table]:
         """The traced function's results."""
-        known = known_at_start(traced, args)
-        self.follow(live(traced.jaxpr), known)
-        return [self.laned(table_at(known, atom), atom.aval.shape) for atom in traced.jaxpr.outvars]
+        jaxpr = traced.jaxpr
+        consts = [table_of(np.shape(const), list(np.ravel(const))) for const in traced.consts]
+        known: dict[Any, Table] = dict(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
 
-    def follow(self, equations: Iterable[Any], known: dict[Any, Table]) -> None:
-        """Add what the equations compute to what is known."""
-        for equation in equations:
-            outputs = self._equation(equation, [table_at(known, atom) for atom in equation.invars])
+        def read(atom: Any) -> Table:
+            return table_of((), [atom.val]) if isinstance(atom, core.Literal) else known[atom]
+
+        for equation in live(jaxpr):
+            outputs = self._equation(equation, [read(atom) for atom in equation.invars])
             known.update(zip(equation.outvars, outputs, strict=True))
+        return [self._laned(read(atom), atom.aval.shape) for atom in jaxpr.outvars]
 
     def _equation(self, equation: Any, inputs: list[Table]) -> list[Table]:
         name, parameters = equation.primitive.name, equation.params
@@ -163,15 +173,12 @@ class Replay:
         if name == "unstack":
             axis = parameters["axis"]
             return [inputs[0].take([i], axis).squeeze(axis) for i in range(inputs[0].shape[axis])]
-        if name == "split":
-            ends = np.cumsum(parameters["sizes"])[:-1]
-            return list(np.split(inputs[0], ends, parameters["axis"]))
         if name in _FOLDS:
             return [_reduced(name, inputs[0], parameters["axes"], equation.invars[0].aval.shape)]
         if name == "dot_general":
             return [_product(parameters["dimension_numbers"], *inputs)]
         if name in _STRUCTURE:
-            return [self.laned(_STRUCTURE[name](parameters, inputs, table_shape(shape)), shape)]
+            return [self._laned(_STRUCTURE[name](parameters, inputs, table_shape(shape)), shape)]
         if name in REWRITTEN:
             return [self._each(REWRITTEN[name], inputs, shape)]
         if name == "select_n" and equation.invars[0].aval.dtype != jnp.bool_:  # Triton selects by truth values
@@ -184,10 +191,10 @@ class Replay:
     def _each(self, formula: Callable, inputs: list[Table], shape: tuple[int, ...]) -> Table:
         """A formula entry by entry."""
         here = table_shape(shape)
-        tables = [self.laned(np.broadcast_to(table, here), shape).ravel() for table in inputs]
+        tables = [self._laned(np.broadcast_to(table, here), shape).ravel() for table in inputs]
         return table_of(shape, [_value(formula, *map(value_of, entries)) for entries in zip(*tables, strict=True)])
 
-    def laned(self, table: Table, shape: Sequence[int]) -> Table:
+    def _laned(self, table: Table, shape: Sequence[int]) -> Table:
         """With a row where there is a number that all lanes share, if the array has lanes."""
         if LANES not in shape:
             return table
@@ -308,13 +315,6 @@ def _slice(parameters: dict, inputs: list[Table], shape: tuple[int, ...]) -> Tab
     return inputs[0][tuple(slice(*end) for end in ends)]
 
 
-def _pad(parameters: dict, inputs: list[Table], shape: tuple[int, ...]) -> Table:
-    table = np.broadcast_to(inputs[1], shape).copy()
-    starts = [low for low, _, _ in parameters["padding_config"]]
-    table[tuple(slice(low, low + size) for low, size in zip(starts, inputs[0].shape, strict=True))] = inputs[0]
-    return table
-
-
 def _iota(parameters: dict, _: list[Table], shape: tuple[int, ...]) -> Table:
     between = [1] * len(shape)
     between[parameters["dimension"]] = -1
@@ -326,7 +326,6 @@ _STRUCTURE: dict[str, Callable[[dict, list[Table], tuple[int, ...]], Table]] = {
     "broadcast_in_dim": _broadcast,
     "slice": _slice,
     "iota": _iota,
-    "pad": _pad,
     "copy": lambda _, inputs, shape: inputs[0],
     "stop_gradient": lambda _, inputs, shape: inputs[0],
     "squeeze": lambda _, inputs, shape: inputs[0].reshape(shape),

@@ -20,10 +20,10 @@ from jax import lax
 from jax.extend import core
 
 from jaxbyz.kernels.launching import launch, power_of_two, stacked
-from jaxbyz.kernels.replay import ARITHMETIC, LANES, REWRITTEN, TYPES, live, written_out
+from jaxbyz.kernels.replay import ARITHMETIC, LANES, REWRITTEN, TYPES, flattened, live
 
 TILE = 32  # lanes of one kernel instance at a time
-WARPS = 1
+WIDEST = 64  # side of a tile: a wider one does not fit into registers
 LEAST_SIDE = 16  # of a product of tiles in Triton
 
 REDUCTIONS: dict[str, tuple[Callable, float]] = {  # and what changes nothing
@@ -39,7 +39,7 @@ class Sums(NamedTuple):
     Shapes are those of one agent, lanes last.
     """
 
-    traced: core.ClosedJaxpr
+    jaxpr: core.Jaxpr
     before: list[Any]
     sums: list[Any]
     after: list[Any]
@@ -56,12 +56,14 @@ def traced_sums(function: Callable, shared: Any, inputs: Any) -> Sums | None:
         return None
     ours = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shared)
     given = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[2:-1], LANES), a.dtype), inputs)
-    with jax.disable_jit():  # so that no sum hides in a call
-        traced, results = jax.make_jaxpr(function, return_shape=True)(ours, given)
-    parts = _cut(traced.jaxpr) if written_out(traced) and not traced.consts else None
+    if any(_side(size) > WIDEST for leaf in jax.tree.leaves((ours, given)) for size in leaf.shape):
+        return None
+    traced, results = jax.make_jaxpr(function, return_shape=True)(ours, given)
+    traced = flattened(traced)  # so that no sum hides in a call
+    parts = None if traced.consts else _cut(traced.jaxpr)
     if parts is None:
         return None
-    return Sums(traced, *parts, jax.tree.leaves(ours), jax.tree.leaves(given), jax.tree.structure(results))
+    return Sums(traced.jaxpr, *parts, jax.tree.leaves(ours), jax.tree.leaves(given), jax.tree.structure(results))
 
 
 def _cut(jaxpr: core.Jaxpr) -> tuple[list[Any], list[Any], list[Any]] | None:
@@ -101,8 +103,10 @@ def _is_sum(equation: Any) -> bool:
 
 
 def _is_product(equation: Any) -> bool:
-    """Of two matrices along one axis each."""
-    if equation.primitive.name != "dot_general" or any(atom.aval.ndim != 2 for atom in equation.invars):
+    """Of two matrices of floats along one axis each."""
+    if equation.primitive.name != "dot_general":
+        return False
+    if any(atom.aval.ndim != 2 or atom.aval.dtype != jnp.float32 for atom in equation.invars):
         return False
     along, batch = equation.params["dimension_numbers"]
     return not any(batch) and all(len(axes) == 1 for axes in along)
@@ -114,9 +118,13 @@ def _fits_tiles(equation: Any) -> bool:
     given, made = ([atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars))
     if any(a.dtype not in TYPES or len(a.shape) > 2 or a.shape.count(LANES) > 1 for a in (*given, *made)):
         return False
+    if any(_side(size) > WIDEST for a in (*given, *made) for size in a.shape):
+        return False
     if name in ("max", "min", "reduce_max", "reduce_min") and made[0].dtype == jnp.bool_:
         return False
-    if name in ("reshape", "squeeze", "expand_dims"):  # axes of length 1 come and go
+    if name == "round" or (name == "select_n" and given[0].dtype != jnp.bool_):  # Triton's are others
+        return False
+    if name in ("reshape", "squeeze"):  # axes of length 1 come and go
         return [n for n in given[0].shape if n != 1] == [n for n in made[0].shape if n != 1]
     if name in REDUCTIONS:
         return made[0].dtype == jnp.float32
@@ -134,7 +142,6 @@ def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpre
     """
     from jax.experimental import pallas as pl
 
-    jaxpr = sums.traced.jaxpr
     given = [a.reshape(*a.shape[:2], -1, a.shape[-1]) for a in jax.tree.leaves(inputs)]
     n, agents, _, lanes = given[0].shape
     blocks = -(-lanes // TILE)
@@ -154,7 +161,7 @@ def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpre
                 _input_tile([source[c, 0, i, :] for i in range(source.shape[2])], shape.shape)
                 for source, shape in zip(sources, sums.inputs, strict=True)
             ]
-            known = dict(zip(jaxpr.invars, [*mine, *here], strict=True))
+            known = dict(zip(sums.jaxpr.invars, [*mine, *here], strict=True))
             for equation in sums.before:
                 known[equation.outvars[0]] = _evaluated(
                     equation, [_value(known, a) for a in equation.invars], interpret
@@ -187,7 +194,6 @@ def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpre
         [(agents, blocks, *shape) for shape in results],
         [jnp.reshape(chunks, 1).astype(jnp.int32), *numbers, *given],
         interpret,
-        warps=WARPS,
     )
     totals = []
     for part, equation in zip(parts, sums.sums, strict=True):
@@ -198,7 +204,7 @@ def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpre
 
 def _finished(sums: Sums, shared: list[jax.Array], totals: list[jax.Array]) -> Any:
     """The results [A, …] from the sums of each agent."""
-    jaxpr = sums.traced.jaxpr
+    jaxpr = sums.jaxpr
 
     def one(shared: list[jax.Array], totals: list[jax.Array]) -> list[jax.Array]:
         known: dict[Any, Any] = dict(zip(jaxpr.invars, shared, strict=False))
@@ -255,18 +261,19 @@ def _evaluated(equation: Any, tiles: list[jax.Array], interpret: bool, valid: ja
             _without_padding(tiles[0], shapes[0], parameters["axes"], nothing, valid), axis=parameters["axes"]
         )
     if name == "dot_general":
-        return _product(tiles, shapes, [axes[0] for axes in parameters["dimension_numbers"][0]], made, interpret, valid)
+        along = [axes[0] for axes in parameters["dimension_numbers"][0]]
+        return _product(tiles, shapes, along, made, _precision(parameters["precision"], interpret), valid)
     if name == "iota":
         return lax.broadcasted_iota(parameters["dtype"], made, parameters["dimension"])
     if name == "transpose":
         return jnp.transpose(tiles[0], parameters["permutation"])
     if name == "broadcast_in_dim":
         return lax.broadcast_in_dim(tiles[0], made, parameters["broadcast_dimensions"])
-    return tiles[0].reshape(made)  # reshape, squeeze, expand_dims, copy, stop_gradient
+    return tiles[0].reshape(made)  # reshape, squeeze, copy, stop_gradient
 
 
 def _tanh(x: jax.Array) -> jax.Array:
-    """To 1e-7, and to 1e-5 of its value; CUDA's own function has four times the instructions."""
+    """To 2e-7, and to 1e-5 of its value; CUDA's own function has four times the instructions."""
     small = x - x * x * x * (1.0 / 3.0)
     return jnp.where(jnp.abs(x) < 0.02, small, 1.0 - 2.0 / (jnp.exp(2.0 * x) + 1.0))
 
@@ -293,7 +300,7 @@ def _product(
     shapes: list[tuple[int, ...]],
     along: list[int],
     made: tuple[int, ...],
-    interpret: bool,
+    precision: Any,
     valid: jax.Array | None,
 ) -> jax.Array:
     """Two matrices along one axis each. Sides of length 1 are widened, and taken back."""
@@ -302,9 +309,9 @@ def _product(
         full = jnp.broadcast_to(tile, tuple(max(side, LEAST_SIDE) for side in tile.shape))
         wide.append(_without_padding(full, shape, [axis], 0.0, valid))
     if LANES in shapes[0] and LANES not in shapes[1]:  # [L, n], which is about to be transposed: lanes stay last
-        result = _dot(wide[::-1], along[::-1], interpret).T
+        result = _dot(wide[::-1], along[::-1], precision).T
     else:
-        result = _dot(wide, along, interpret)
+        result = _dot(wide, along, precision)
     for axis, side in enumerate(made):
         if side == 1:
             first = lax.broadcasted_iota(jnp.int32, result.shape, axis) == 0
@@ -312,11 +319,13 @@ def _product(
     return result
 
 
-def _dot(tiles: list[jax.Array], along: list[int], interpret: bool) -> jax.Array:
-    """As exact as XLA's products: TF32 unless JAX is asked for more."""
-    exact = lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if not interpret else lax.Precision.HIGHEST
-    precision = (
-        None if jax.config.values.get("jax_default_matmul_precision") in (None, "default", "tensorfloat32") else exact
-    )
+def _dot(tiles: list[jax.Array], along: list[int], precision: Any) -> jax.Array:
     numbers = (((along[0],), (along[1],)), ((), ()))
     return lax.dot_general(tiles[0], tiles[1], numbers, precision=precision)
+
+
+def _precision(asked: Any, interpret: bool) -> Any:
+    """As exact as XLA's products: TF32, or three such products of halves where the equation asks for more."""
+    if asked is None or (isinstance(asked, tuple) and lax.Precision.HIGHEST not in asked):
+        return None
+    return lax.Precision.HIGHEST if interpret else lax.DotAlgorithmPreset.TF32_TF32_F32_X3
