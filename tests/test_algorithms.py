@@ -93,6 +93,7 @@ def in_a_table(make, **parts):
     return make(tabular.environment(), tabular.policy(), **common, **parts)
 
 
+@pytest.mark.slow
 def test_own_coins_under_vmap():
     """Without shared coins every seed follows its own key's coins, and comes out as if alone."""
     keys = jax.random.split(jax.random.key(0), 3)

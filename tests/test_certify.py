@@ -44,6 +44,7 @@ def test_plain_krum_is_exposed_and_krum_behind_bucketing_cleared() -> None:
     assert one("krum").reason == "error does not vanish with α"
 
 
+@pytest.mark.slow
 def test_mda_is_cleared_and_contracts_as_proved() -> None:
     row = one("mda")
     assert row.verdict == "cleared" and row.decay > 0.9

@@ -11,6 +11,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 SOURCES = sorted(FOLDER.glob("*.py"))
+LONG = ("02", "03", "05")  # a quarter of a minute each
 
 
 def code_cells(notebook):
@@ -21,7 +22,10 @@ def test_there_are_five():
     assert [path.stem[:2] for path in SOURCES] == ["01", "02", "03", "04", "05"]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem[:2] in LONG)) for path in SOURCES],
+)
 def test_notebook_runs(path, monkeypatch, registries_restored, tmp_path, capsys):
     monkeypatch.setenv("JAXBYZ_QUICK", "1")
     monkeypatch.chdir(tmp_path)
