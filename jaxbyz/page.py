@@ -10,6 +10,7 @@ a sweep over seeds is one batch of lanes with one end, not a batch of loops that
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
+from jaxbyz.backend import on_cpu
 from jaxbyz.batching import batch_all
 from jaxbyz.environments import Environment
 from jaxbyz.estimators import Estimator, estimate, importance_weights
@@ -24,6 +26,9 @@ from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes, collect
 
+GROUP_LANES = (
+    1024  # episodes that a CPU has in hand at a time: more leave the cache, fewer wait for each step's fixed cost
+)
 PREVIOUS = ("aggregated", "own", "realized")
 ANCHORS = ("previous", "proposed", "snapshot")
 
@@ -122,12 +127,14 @@ def sampler(
         return Sampled(clip_norm(estimate, page.clip_norm), returns, lengths, ess, largest)
 
     @fold_agents
+    @partial(in_groups, episodes=page.N)
     def large(parameters: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
         episodes = run(parameters, keys, mask, page.N)
         one = jnp.ones(parameters.shape[0])
         return summary(episodes, estimate(estimator, policy, parameters, episodes), one, one)
 
     @fold_agents
+    @partial(in_groups, episodes=page.B)
     def small(parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
         episodes = run(parameters, keys, mask, page.B)
         weights = importance_weights(estimator, policy, previous, episodes)
@@ -174,6 +181,25 @@ def fold_agents(function: Callable[..., Any]) -> Callable[..., Any]:
         return result, jax.tree.map(lambda _: True, result)
 
     return folded
+
+
+def in_groups(function: Callable[..., Any], episodes: int) -> Callable[..., Any]:
+    """On a CPU, some agents at a time: a group ends with its own longest episode, and stays in the cache.
+
+    Every argument and result of `function` has the agent axis first, and agents do not depend on each other.
+    """
+
+    def grouped(*arguments: Any) -> Any:
+        A = jax.tree.leaves(arguments)[0].shape[0]
+        groups = min(A, max(1, round(A * episodes / GROUP_LANES))) if on_cpu() else 1
+        if groups == 1:
+            return function(*arguments)
+        here = -(-A // groups)
+        members = jnp.minimum(jnp.arange(groups * here), A - 1).reshape(groups, here)  # the last one again, if need be
+        results = jax.lax.map(lambda some: function(*jax.tree.map(lambda x: x[some], arguments)), members)
+        return jax.tree.map(lambda x: x.reshape(groups * here, *x.shape[2:])[:A], results)
+
+    return grouped
 
 
 def switch(coin: Array, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:

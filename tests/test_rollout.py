@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz import make_environment, mlp_policy
+from jaxbyz import make_environment, mlp_policy, page
 from jaxbyz.environments import ActionSpace, Environment, Step, tabular
 from jaxbyz.estimators import Estimator, estimate
 from jaxbyz.rollout import CHUNK, Episodes, collect
@@ -163,3 +163,23 @@ def test_tabular_environment_is_what_the_exact_values_describe():
     returns = np.einsum("cm,c->m", np.asarray(episodes.rewards)[0, 0], powers)
     error = returns.std() / np.sqrt(len(returns))
     assert abs(returns.mean() - tabular.exact_return(np.asarray(theta))) < 4.5 * error
+
+
+@pytest.mark.parametrize("lanes", [6, 12])
+def test_groups_of_agents_do_what_all_do(lanes, monkeypatch):
+    """Agents in groups of one or two, the last group filled up with the last agent; every run of a sweep too."""
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment, hidden=(4,))
+    settings = page.Page(N=6, B=2, estimator=Estimator(horizon=30, baseline="leave-one-out"))
+    keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
+    theta = jax.vmap(jax.vmap(policy.init))(keys)
+    liars = jnp.zeros((2, 3), bool)
+
+    def sampled():
+        large = page.sampler(environment, policy, settings, None).large
+        return jax.jit(jax.vmap(large))(theta, keys, liars)
+
+    expected = sampled()
+    monkeypatch.setattr(page, "GROUP_LANES", lanes)
+    for a, b in zip(sampled(), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
