@@ -55,6 +55,7 @@ def test_mda_is_cleared_and_contracts_as_proved() -> None:
     assert 0.2 < row.C_avg <= row.C_avg_bound == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_rules_beyond_their_breakdown_point_are_exposed(tmp_path) -> None:
     """MDA with a Byzantine majority, and greedy averaging with a quarter of liars."""
     row = one("mda", agents=5, byzantine=3)

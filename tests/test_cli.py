@@ -65,6 +65,7 @@ def test_config_is_enough_to_run_it_again(folder):
     np.testing.assert_array_equal(again.metrics["return"], run.metrics["return"])
 
 
+@pytest.mark.slow
 def test_a_seed_of_a_sweep_is_that_seed_alone(folder):
     """Seed 1 of the sweep, run alone with the sweep's coins: the same learning up to rounding."""
     from dataclasses import replace

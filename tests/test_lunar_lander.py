@@ -315,6 +315,7 @@ def moment(flown):
     return moment, jax.tree.map(lambda a: a.reshape(16, *a.shape[2:]), moment), jax.jit(jax.vmap(physics.step))
 
 
+@pytest.mark.slow
 def test_lanes_step_beside_ended_ones_which_stay(moment):
     _, flat, step = moment
     ended = jnp.arange(16) % 3 != 0

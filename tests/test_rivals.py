@@ -21,6 +21,7 @@ PAGE = jb.Page(N=6, B=2, estimator=Estimator(gamma=0.9, horizon=tabular.HORIZON)
 OPTIONS = {"agents": 5, "byzantine": 1, "optimizer": optax.sgd(0.1), "page": PAGE, "attack": jb.large_noise()}
 
 
+@pytest.mark.slow
 def test_marina_aggregates_small_batches_too():
     algorithm = byz_vr_marina_pg(ENV, POLICY, **OPTIONS, aggregator=jb.rfa())
     state, _ = algorithm.step(algorithm.init(jax.random.key(0)), jnp.bool_(True))

@@ -282,7 +282,7 @@ def test_distances_in_tiles():
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e3])
-@pytest.mark.parametrize("bad", [pytest.param(None, marks=pytest.mark.slow), np.nan, 1e30])
+@pytest.mark.parametrize("bad", [np.nan, *(pytest.param(bad, marks=pytest.mark.slow) for bad in (None, 1e30))])
 def test_the_quick_way_and_the_safe_way_agree(shift, bad):
     """One call may take a short cut, a batch never does; both keep the digits of messages far from the origin."""
     x = np.random.default_rng(0).normal(shift, 1, (20, 2100)).astype(np.float32)
