@@ -58,13 +58,13 @@ def rows() -> list[tuple[str, str, str]]:
     found = []
     if data := read("speed-cpu"):
         for row in data["batches"]:
-            r = row["ratio"]
             wish = "≥ 2.5" if row["episodes"] == "full" else "–"
-            text = f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"
-            found.append((f"plain program over ours, a large batch of {row['episodes']} episodes", wish, text))
-            if r := row.get("ratio_all_cores"):
-                text = f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"
-                found.append(("… ours with its agents on all cores", wish, text))
+            for key, name in (
+                ("ratio", f"plain program over ours, a large batch of {row['episodes']} episodes"),
+                ("ratio_all_cores", "… ours with its agents on all cores"),
+            ):
+                if r := row.get(key):
+                    found.append((name, wish, f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"))
         shares = data["iterations"]
         for kind, wish in (("large", "≤ 0.05"), ("small", "≤ 0.25")):
             for suffix, episodes in (("_full", "full"), ("", "fresh")):

@@ -31,6 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 import jaxbyz as jb  # noqa: E402
 from jaxbyz import config, estimators, rollout  # noqa: E402
 from jaxbyz.backend import kernels_run, on_cpu  # noqa: E402
+from jaxbyz.batching import filled  # noqa: E402
 from jaxbyz.estimators import estimate  # noqa: E402
 from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh  # noqa: E402
 from jaxbyz.results import describe_environment, write_json  # noqa: E402
@@ -102,7 +103,7 @@ def on_all_cores(program: Callable, theta: jax.Array, keys: jax.Array) -> Callab
     """The program with its agents spread over the devices, as a run of the command line has them."""
     places = Places(len(theta), choose_shape(None, 1, len(theta)).agents)
     mesh, spec = make_mesh(Shape(1, places.devices)), PartitionSpec("agents")
-    everyone = jnp.minimum(jnp.arange(places.here * places.devices), len(theta) - 1)
+    everyone = filled(len(theta), places.here * places.devices)
     spread = jax.jit(jax.shard_map(program, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
     given = [jax.device_put(array[everyone], NamedSharding(mesh, spec)) for array in (theta, keys)]
     return functools.partial(spread, *given)

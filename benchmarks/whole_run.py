@@ -1,6 +1,6 @@
 """A whole run of DecByzPG from the first policy to 8000 trajectories: our sampling against the plain program's.
 
-    python benchmarks/whole_run.py [--trajectories 8000] [--seeds 1] [--out benchmarks/results/whole_run.json]
+    python benchmarks/whole_run.py [--trajectories 8000] [--rounds 2] [--out benchmarks/results/whole_run.json]
 
 CartPole, 13 agents, nobody lies, preset `cartpole`. The runs differ in how episodes are collected and gradients taken
 (`jaxbyz.page.sampler` or `plain.sampler`); ours once on one device, as the plain program, and once with its agents on

@@ -1,4 +1,4 @@
-"""What rules for `vmap` (`jax.custom_batching`) have in common."""
+"""Leading axes: what rules for `vmap` (`jax.custom_batching`) have in common, and places to fill."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 
@@ -19,3 +20,8 @@ def batch_all(size: int, batched: Any, tree: Any) -> Any:
         return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
 
     return jax.tree.map(leaf, tree, batched)
+
+
+def filled(count: int, places: int) -> np.ndarray:
+    """[places] 0, …, count − 1, and the last one again in what places are left."""
+    return np.minimum(np.arange(places), count - 1)

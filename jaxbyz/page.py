@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.attacks.base import Interference
 from jaxbyz.backend import on_cpu
-from jaxbyz.batching import batch_all
+from jaxbyz.batching import batch_all, filled
 from jaxbyz.environments import Environment
 from jaxbyz.estimators import Estimator, estimate, importance_weights
 from jaxbyz.policies import Policy
@@ -195,7 +195,7 @@ def in_groups(function: Callable[..., Any], episodes: int) -> Callable[..., Any]
         if groups == 1:
             return function(*arguments)
         here = -(-A // groups)
-        members = jnp.minimum(jnp.arange(groups * here), A - 1).reshape(groups, here)  # the last one again, if need be
+        members = filled(A, groups * here).reshape(groups, here)
         results = jax.lax.map(lambda some: function(*jax.tree.map(lambda x: x[some], arguments)), members)
         return jax.tree.map(lambda x: x.reshape(groups * here, *x.shape[2:])[:A], results)
 

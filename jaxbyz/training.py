@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.algorithms import Algorithm, Metrics, State
+from jaxbyz.batching import filled
 from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh
 
 COIN_STREAM = 7  # keeps the coin's generator apart from every other use of the same numbers
@@ -187,7 +188,7 @@ class Layout(NamedTuple):
     def pad(self, runs: Run) -> Run:
         """The inverse of `trim`: fill idle places."""
         K, places = self.algorithm.agents, self.places
-        agents = np.minimum(np.arange(places.here * places.devices), K - 1)
+        agents = filled(K, places.here * places.devices)
 
         def leaf(spec: PartitionSpec, leaf: Any) -> Any:
             leaf = leaf[self.seed_at]

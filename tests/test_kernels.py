@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from unittest import mock
 
 import jax
@@ -15,7 +16,7 @@ from jaxbyz import estimators, kernels, rollout
 from jaxbyz.environments import lunar_lander_physics as physics
 from jaxbyz.environments.access import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import EnvParams, LunarLander
-from jaxbyz.kernels import one_kernel, scan_kernel, sum_kernel, traced_step, traced_sums
+from jaxbyz.kernels import one_kernel, sum_kernel, traced_step, traced_sums
 from jaxbyz.kernels.replay import BLOCK
 
 
@@ -101,22 +102,26 @@ def counting() -> jb.Environment:
     return jb.Environment("Counting", 2, ActionSpace(True, 3), reset, step)
 
 
+@contextmanager
+def interpreted(user, place, name, in_kernel=True):
+    """The kernel that `user` finds at place.name, run without a GPU; a list of the calls that were made to it."""
+    made, kernel = [], getattr(place, name)
+
+    def call(*args):
+        made.append(args)
+        return kernel(*args, interpret=True)
+
+    with mock.patch.object(user, "kernels_run", lambda: in_kernel), mock.patch.object(place, name, call):
+        yield made
+
+
 def collected(environment: str | jb.Environment, *, in_kernel: bool, lanes: int = 5, horizon: int = 20) -> tuple:
     """Episodes of three agents, the ordinary way or a chunk a kernel; and how many kernels were made."""
     environment = jb.make_environment(environment)
     policy = jb.mlp_policy(environment, hidden=(4, 4))
     keys = jax.random.split(jax.random.key(3), 3)
     theta = jax.vmap(policy.init)(keys)
-    made = []
-
-    def interpreted(*args):
-        made.append(args)
-        return scan_kernel(*args, interpret=True)
-
-    with (
-        mock.patch.object(rollout, "kernels_run", lambda: in_kernel),
-        mock.patch.object(rollout, "scan_kernel", interpreted),
-    ):
+    with interpreted(rollout, rollout, "scan_kernel", in_kernel) as made:
         run = jax.jit(lambda theta, keys: rollout.collect(environment, policy, theta, keys, lanes, horizon))
         return run(theta, keys), len(made)
 
@@ -242,16 +247,7 @@ def test_the_gradient_in_a_kernel_is_the_same(name, episodes, hidden, activation
     batch = jax.jit(lambda t, k: rollout.collect(environment, policy, t, k, episodes, 40))(theta, keys)
     estimator = jb.Estimator(gamma=0.99, horizon=40, baseline="leave-one-out")
     expected = estimators.estimate(estimator, policy, theta, batch)
-    made = []
-
-    def interpreted(*args):
-        made.append(args)
-        return sum_kernel(*args, interpret=True)
-
-    with (
-        mock.patch.object(estimators, "kernels_run", lambda: True),
-        mock.patch.object(kernels, "sum_kernel", interpreted),
-    ):
+    with interpreted(estimators, kernels, "sum_kernel") as made:
         got = jax.jit(lambda t, b: estimators.estimate(estimator, policy, t, b))(theta, batch)
     assert len(made) == 1
     np.testing.assert_allclose(got, expected, atol=1e-6 * float(jnp.abs(expected).max()))

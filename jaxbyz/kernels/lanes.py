@@ -8,6 +8,7 @@ each block on its own.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,15 +18,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from jaxbyz.kernels.launching import launch, numbers_of, power_of_two, read_numbers, rows_of, tile_of
+from jaxbyz.kernels.launching import launch, power_of_two, stacked
 from jaxbyz.kernels.replay import (
     BLOCK,
     LANES,
     TYPES,
     Replay,
+    Table,
     as_type,
     entries_of,
     entry_count,
+    laned,
+    one_agent,
     replayable,
     table_of,
     tables_of,
@@ -54,8 +58,8 @@ def one_kernel(function: Callable, *args: Any, interpret: bool = False) -> Any:
     table = jnp.pad(jnp.concatenate([a.reshape(lanes, -1).astype(jnp.float32) for a in given], axis=1), spare).T
 
     def kernel(source: Any, target: Any) -> None:
-        rows = rows_of(source[...], inputs)
-        target[...] = tile_of(entries_of(Replay(BLOCK).run(traced, tables_of(shapes, rows))), height)
+        rows = _rows_of(source[...], inputs)
+        target[...] = _tile_of(entries_of(Replay(BLOCK).run(traced, tables_of(shapes, rows))), height)
 
     block = pl.BlockSpec((height, BLOCK), lambda i: (0, i))
     stored = launch(kernel, (table.shape[1] // BLOCK,), [block], [block], [table.shape], [table], interpret)[0].T
@@ -85,13 +89,7 @@ def traced_step(step: Callable, shared: Any, carry: Any, inputs: Any) -> Scan | 
     """
     if not all(leaf.dtype in TYPES for leaf in jax.tree.leaves((shared, carry, inputs))):
         return None
-
-    def shape(a: jax.Array, leading: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((*a.shape[leading:-1], LANES), a.dtype)
-
-    ours = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shared)
-    lanes = jax.tree.map(lambda a: shape(a, 1), carry)
-    given = jax.tree.map(lambda a: shape(a, 2), inputs)
+    ours, lanes, given = one_agent(shared), laned(carry, 1), laned(inputs, 2)
     halves = jax.eval_shape(_split, lanes)
 
     def whole(ours: Any, halves: list[jax.Array], given: Any, number: jax.Array) -> tuple[list[jax.Array], Any]:
@@ -140,24 +138,24 @@ def scan_kernel(scan: Scan, shared: Any, carry: Any, inputs: Any, length: int, i
         return unpack(table[..., :lanes], [(shape.shape[:-1], shape.dtype) for shape in shapes])
 
     def kernel(numbers: Any, start: Any, source: Any, end: Any, target: Any) -> None:
-        mine = read_numbers(numbers, scan.shared)
+        mine = _read_numbers(numbers, scan.shared)
 
         def one(i: jax.Array, rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            here = tables_of(scan.inputs, rows_of(source[i, 0, :, :], counts[1]))
+            here = tables_of(scan.inputs, _rows_of(source[i, 0, :, :], counts[1]))
             results = Replay(BLOCK).run(
                 scan.jaxpr, [*mine, *tables_of(scan.carry, rows), *here, table_of((), [i.astype(jnp.int32)])]
             )
             values = [row.astype(jnp.float32) for row in entries_of(results)]
-            target[i, 0, :, :] = tile_of(values[counts[0] :], told)
+            target[i, 0, :, :] = _tile_of(values[counts[0] :], told)
             return tuple(values[: counts[0]])
 
-        rows = lax.fori_loop(0, length, one, tuple(rows_of(start[0, :, :], counts[0])))
-        end[0, :, :] = tile_of(rows, held)
+        rows = lax.fori_loop(0, length, one, tuple(_rows_of(start[0, :, :], counts[0])))
+        end[0, :, :] = _tile_of(rows, held)
 
     def in_time(height: int) -> Any:
         return pl.BlockSpec((length, 1, height, BLOCK), lambda a, b: (0, a, 0, b))
 
-    constants = numbers_of(shared)
+    constants = _numbers_of(shared)
     state = pl.BlockSpec((1, held, BLOCK), lambda a, b: (a, 0, b))
     end, target = launch(
         kernel,
@@ -186,3 +184,29 @@ def unpack(table: jax.Array, kinds: Sequence[tuple[tuple[int, ...], Any]]) -> li
         arrays.append(as_type(table[..., first:after, :].reshape(*table.shape[:-2], *shape, table.shape[-1]), dtype))
         first = after
     return arrays
+
+
+def _rows_of(tile: jax.Array, count: int) -> list[jax.Array]:
+    """The first rows of a tile [height, block]: Triton has no indexing of what is in registers."""
+    number = lax.broadcasted_iota(jnp.int32, tile.shape, 0)
+    return [jnp.sum(jnp.where(number == i, tile, 0.0), axis=0) for i in range(count)]
+
+
+def _tile_of(rows: Sequence[jax.Array], height: int) -> jax.Array:
+    """The way back: one store, since each costs Triton's compiler another look at the whole program."""
+    return stacked([row.astype(jnp.float32) for row in rows], (height, BLOCK))
+
+
+def _numbers_of(shared: Any) -> jax.Array:
+    """Leaves [A, …] as floats [A, numbers]; integers must be below 2²⁴.
+
+    As many as a power of two: then the place of a number is a constant of the instruction that reads it.
+    """
+    leaves = [a.reshape(a.shape[0], -1).astype(jnp.float32) for a in jax.tree.leaves(shared)]
+    numbers = jnp.concatenate(leaves, axis=1)
+    return jnp.pad(numbers, [(0, 0), (0, power_of_two(numbers.shape[1]) - numbers.shape[1])])
+
+
+def _read_numbers(numbers: Any, shapes: Sequence[Any]) -> list[Table]:
+    """One agent's, inside the kernel. They are read where they are used: all at once would not fit into registers."""
+    return tables_of(shapes, [functools.partial(lambda n: numbers[0, n], n) for n in range(entry_count(shapes))])

@@ -1,27 +1,12 @@
-"""What the kernels share: rows in and out of tiles, and the launch itself."""
+"""What the kernels share: tiles, and the launch itself."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-
-from jaxbyz.kernels.replay import BLOCK, Table, entry_count, tables_of
-
-
-def rows_of(tile: jax.Array, count: int) -> list[jax.Array]:
-    """The first rows of a tile [height, block]: Triton has no indexing of what is in registers."""
-    number = lax.broadcasted_iota(jnp.int32, tile.shape, 0)
-    return [jnp.sum(jnp.where(number == i, tile, 0.0), axis=0) for i in range(count)]
-
-
-def tile_of(rows: Sequence[jax.Array], height: int) -> jax.Array:
-    """The way back: one store, since each costs Triton's compiler another look at the whole program."""
-    return stacked([row.astype(jnp.float32) for row in rows], (height, BLOCK))
 
 
 def stacked(parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
@@ -31,21 +16,6 @@ def stacked(parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
     for i, part in enumerate(parts):
         whole = jnp.where(number == i, part[None], whole)
     return whole
-
-
-def numbers_of(shared: Any) -> jax.Array:
-    """Leaves [A, …] as floats [A, numbers]; integers must be below 2²⁴.
-
-    As many as a power of two: then the place of a number is a constant of the instruction that reads it.
-    """
-    leaves = [a.reshape(a.shape[0], -1).astype(jnp.float32) for a in jax.tree.leaves(shared)]
-    numbers = jnp.concatenate(leaves, axis=1)
-    return jnp.pad(numbers, [(0, 0), (0, power_of_two(numbers.shape[1]) - numbers.shape[1])])
-
-
-def read_numbers(numbers: Any, shapes: Sequence[Any]) -> list[Table]:
-    """One agent's, inside the kernel. They are read where they are used: all at once would not fit into registers."""
-    return tables_of(shapes, [functools.partial(lambda n: numbers[0, n], n) for n in range(entry_count(shapes))])
 
 
 def power_of_two(count: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -83,26 +83,42 @@ def live(jaxpr: core.Jaxpr) -> list[Any]:
 
 def flattened(traced: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The same without calls: what they would compute is written out."""
-
-    def run(traced: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-        jaxpr = traced.jaxpr
-        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *args], strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, core.Literal) else known[atom]
-
-        for equation in jaxpr.eqns:
-            given, name = [read(atom) for atom in equation.invars], equation.primitive.name
-            if name in _CALLS:
-                made = run(equation.params[_CALLS[name]], given)
-            else:
-                made = equation.primitive.bind(*given, **equation.params)
-            many = name in _CALLS or equation.primitive.multiple_results
-            known.update(zip(equation.outvars, made if many else [made], strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
     shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in traced.jaxpr.invars]
-    return jax.make_jaxpr(lambda *args: run(traced, args))(*shapes)
+    return jax.make_jaxpr(lambda *args: _called(traced, args))(*shapes)
+
+
+def _called(traced: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    jaxpr = traced.jaxpr
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *args], strict=True))
+    follow(jaxpr.eqns, known)
+    return [value_at(known, atom) for atom in jaxpr.outvars]
+
+
+def follow(equations: Iterable[Any], known: dict[Any, Any]) -> None:
+    """Add what the equations compute to the known values, as JAX would."""
+    for equation in equations:
+        given, name = [value_at(known, atom) for atom in equation.invars], equation.primitive.name
+        if name in _CALLS:
+            made = _called(equation.params[_CALLS[name]], given)
+        else:
+            made = equation.primitive.bind(*given, **equation.params)
+            made = made if equation.primitive.multiple_results else [made]
+        known.update(zip(equation.outvars, made, strict=True))
+
+
+def value_at(known: dict[Any, Any], atom: Any) -> Any:
+    """What a variable or a written-out number of an equation stands for."""
+    return atom.val if isinstance(atom, core.Literal) else known[atom]
+
+
+def one_agent(shared: Any) -> Any:
+    """Shapes [A, …] without their agents."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shared)
+
+
+def laned(tree: Any, leading: int) -> Any:
+    """Shapes [*leading, …, M] as a function of one agent is traced with: […, LANES]."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[leading:-1], LANES), a.dtype), tree)
 
 
 def replayable(traced: core.ClosedJaxpr) -> bool:

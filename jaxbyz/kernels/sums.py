@@ -20,7 +20,18 @@ from jax import lax
 from jax.extend import core
 
 from jaxbyz.kernels.launching import launch, power_of_two, stacked
-from jaxbyz.kernels.replay import ARITHMETIC, LANES, REWRITTEN, TYPES, flattened, live
+from jaxbyz.kernels.replay import (
+    ARITHMETIC,
+    LANES,
+    REWRITTEN,
+    TYPES,
+    flattened,
+    follow,
+    laned,
+    live,
+    one_agent,
+    value_at,
+)
 
 TILE = 32  # lanes of one kernel instance at a time
 WIDEST = 64  # side of a tile: a wider one does not fit into registers
@@ -54,8 +65,7 @@ def traced_sums(function: Callable, shared: Any, inputs: Any) -> Sums | None:
         return None
     if not all(leaf.dtype in (jnp.float32, jnp.int32) for leaf in jax.tree.leaves(inputs)):
         return None
-    ours = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), shared)
-    given = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[2:-1], LANES), a.dtype), inputs)
+    ours, given = one_agent(shared), laned(inputs, 2)
     if any(_side(size) > WIDEST for leaf in jax.tree.leaves((ours, given)) for size in leaf.shape):
         return None
     traced, results = jax.make_jaxpr(function, return_shape=True)(ours, given)
@@ -163,13 +173,8 @@ def sum_kernel(sums: Sums, shared: Any, inputs: Any, chunks: jax.Array, interpre
             ]
             known = dict(zip(sums.jaxpr.invars, [*mine, *here], strict=True))
             for equation in sums.before:
-                known[equation.outvars[0]] = _evaluated(
-                    equation, [_value(known, a) for a in equation.invars], interpret
-                )
-            terms = [
-                _evaluated(equation, [_value(known, a) for a in equation.invars], interpret, valid)
-                for equation in sums.sums
-            ]
+                known[equation.outvars[0]] = _evaluated(equation, known, interpret)
+            terms = [_evaluated(equation, known, interpret, valid) for equation in sums.sums]
             return [a + b for a, b in zip(kept, terms, strict=True)]
 
         kept = lax.fori_loop(0, limit[0], one, [jnp.zeros(shape) for shape in results])
@@ -209,16 +214,10 @@ def _finished(sums: Sums, shared: list[jax.Array], totals: list[jax.Array]) -> A
     def one(shared: list[jax.Array], totals: list[jax.Array]) -> list[jax.Array]:
         known: dict[Any, Any] = dict(zip(jaxpr.invars, shared, strict=False))
         known.update(zip([equation.outvars[0] for equation in sums.sums], totals, strict=True))
-        for equation in sums.after:
-            made = equation.primitive.bind(*[_value(known, a) for a in equation.invars], **equation.params)
-            known.update(zip(equation.outvars, made if equation.primitive.multiple_results else [made], strict=True))
-        return [_value(known, atom) for atom in jaxpr.outvars]
+        follow(sums.after, known)
+        return [jnp.asarray(value_at(known, atom)) for atom in jaxpr.outvars]
 
     return jax.tree.unflatten(sums.structure, jax.vmap(one)(shared, totals))
-
-
-def _value(known: dict[Any, Any], atom: Any) -> Any:
-    return jnp.asarray(atom.val) if isinstance(atom, core.Literal) else known[atom]
 
 
 def _side(size: int) -> int:
@@ -247,8 +246,9 @@ def _result_shape(equation: Any) -> tuple[int, ...]:
     return _tile_shape(equation.outvars[0].aval.shape)
 
 
-def _evaluated(equation: Any, tiles: list[jax.Array], interpret: bool, valid: jax.Array | None = None) -> jax.Array:
-    """An equation on tiles; `valid` [TILE] says which lanes a sum over lanes takes."""
+def _evaluated(equation: Any, known: dict[Any, Any], interpret: bool, valid: jax.Array | None = None) -> jax.Array:
+    """An equation on tiles that are known; `valid` [TILE] says which lanes a sum over lanes takes."""
+    tiles = [jnp.asarray(value_at(known, atom)) for atom in equation.invars]
     name, parameters = equation.primitive.name, equation.params
     shapes = [atom.aval.shape for atom in equation.invars]
     made = _result_shape(equation)
