@@ -25,16 +25,20 @@ PATIENCE = " ".join(
     f"--xla_cpu_collective_call_{what}_timeout_seconds={seconds}"
     for what, seconds in (("warn_stuck", 3600), ("terminate", 86400))
 )
+# On a CPU a loop is a list of calls, each with its own cost. One that touches fewer bytes a turn becomes one function:
+# LunarLander's solver is three times faster so.
+SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=500000"
 
 
-def be_patient() -> None:
-    """Before JAX starts: let host devices wait for each other as long as it takes."""
-    if not patient():
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}".strip()
+def set_flags() -> None:
+    """Before JAX starts: host devices wait for each other as long as it takes, and small loops are compiled whole."""
+    given = os.environ.get("XLA_FLAGS", "")
+    ours = [flags for flags in (PATIENCE, SMALL_LOOPS) if flags.partition("=")[0] not in given]
+    os.environ["XLA_FLAGS"] = " ".join([given, *ours]).strip()
 
 
 def patient() -> bool:
-    """Whether they do."""
+    """Whether host devices wait for each other."""
     return "collective_call" in os.environ.get("XLA_FLAGS", "")
 
 

@@ -14,10 +14,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxbyz import kernels
-from jaxbyz.backend import kernels_run
+from jaxbyz.backend import kernels_run, on_cpu
 from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes
+from jaxbyz.strips import Strips, living
 
 ESTIMATORS = ("gpomdp", "reinforce", "whitened")
 BASELINES = ("none", "constant", "leave-one-out")
@@ -172,6 +173,16 @@ def weighted_scores(policy: Policy, trees: Any, episodes: Episodes, q: Float[Arr
         if sums is not None:
             return kernels.sum_kernel(sums, trees, steps, episodes.chunks)
 
+    if packing_pays(policy):
+        strips = living(episodes)
+
+        def block(b: Array, gradient: Any) -> Any:
+            a = strips.agent[b]
+            part = jax.grad(objective)(jax.tree.map(lambda leaf: leaf[a], trees), _block(strips, episodes, b, q))
+            return jax.tree.map(lambda whole, mine: whole.at[a].add(mine), gradient, part)
+
+        return jax.lax.fori_loop(0, strips.blocks, block, jax.tree.map(jnp.zeros_like, trees))
+
     def chunk(c: Array, gradient: Any) -> Any:
         here = jax.tree.map(lambda a: a[c], steps)
         part = jax.grad(lambda trees: jnp.sum(jax.vmap(objective)(trees, here)))(trees)
@@ -180,10 +191,34 @@ def weighted_scores(policy: Policy, trees: Any, episodes: Episodes, q: Float[Arr
     return jax.lax.fori_loop(0, episodes.chunks, chunk, jax.tree.map(jnp.zeros_like, trees))
 
 
+def packing_pays(policy: Policy) -> bool:
+    """Whether a step's network costs a CPU so much more than its numbers that only living strips are fetched."""
+    return on_cpu() and policy.size > kernels.LARGEST
+
+
+def _block(strips: Strips, episodes: Episodes, b: Array, *more: Array) -> tuple[Array, ...]:
+    """Observations [O, L], actions and `more` [L] of block b, L = S·C lanes."""
+    C, M = episodes.alive.shape[2:]
+    split = [x.reshape(*x.shape[:-1], C, M) for x in (episodes.observations, episodes.actions)]
+    taken = [strips.take(x, b) for x in (*split, *more)]
+    return tuple(jnp.moveaxis(x, 0, -2).reshape(*x.shape[1:-1], -1) for x in taken)
+
+
 def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes) -> Float[Array, "n A C M"]:
     """log π(a_t | s_t; θ') − log π(a_t | s_t; θ) at every step, θ' = parameters [A, D], θ the behaviour policy's."""
     shape = episodes.rewards.shape[1:]
     trees = jax.vmap(policy.unravel)(parameters)
+    if packing_pays(policy):
+        strips = living(episodes)
+
+        def block(b: Array, ratios: Array) -> Array:
+            observations, actions = _block(strips, episodes, b)
+            distribution = policy.apply(jax.tree.map(lambda leaf: leaf[strips.agent[b]], trees), observations)
+            alive, old = strips.take(episodes.alive, b), strips.take(episodes.log_probs, b)
+            new = policy.log_prob(distribution, actions).reshape(alive.shape)
+            return strips.put(ratios, b, jnp.where(alive, new - old, 0.0))
+
+        return jax.lax.fori_loop(0, strips.blocks, block, jnp.zeros_like(episodes.log_probs))
 
     def chunk(c: Array, ratios: Array) -> Array:
         distribution = jax.vmap(policy.apply)(trees, episodes.observations[c])

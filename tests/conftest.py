@@ -9,9 +9,9 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_opti
 import jax
 import pytest
 
-from jaxbyz.backend import be_patient
+from jaxbyz.backend import set_flags
 
-be_patient()  # as the command line, so that all tests spread agents alike
+set_flags()  # as the command line, so that all tests spread agents alike
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

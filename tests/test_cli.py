@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
 
 import jaxbyz as jb
+from jaxbyz.backend import SMALL_LOOPS, patient, set_flags
 from jaxbyz.cli import main
 from jaxbyz.cli.options import widths
 
@@ -237,3 +239,15 @@ def test_help_and_version(capsys):
     for name in ("--N", "--B", "--p", "--eta", "--kappa", "--gamma", "--horizon", "--attack", "--json"):
         assert name in text
     assert widths("16,16") == (16, 16)
+
+
+def test_flags_of_the_user_come_first(monkeypatch):
+    """XLA's flags are added once, and an option the user has set is left alone."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_extra_options=mine=1")
+    for _ in range(2):
+        set_flags()
+    flags = os.environ["XLA_FLAGS"].split()
+    assert flags[0] == "--xla_backend_extra_options=mine=1" and len(flags) == 3 and patient()
+    monkeypatch.setenv("XLA_FLAGS", "")
+    set_flags()
+    assert SMALL_LOOPS in os.environ["XLA_FLAGS"] and patient()

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jaxbyz.environments import heuristic, lunar_lander, rendering
 from jaxbyz.environments import lunar_lander_physics as physics
+from jaxbyz.environments.angles import cos_sin
 
 DATA = pathlib.Path(__file__).parent / "data"
 LANDED, CRASHED, OUT = 0, 1, 2
@@ -235,6 +236,14 @@ def test_continuous_matches_box2d_and_nan_is_off():
 def test_engine_rule(action, wanted):
     main, side, direction = lunar_lander.thrust(jnp.asarray(action))
     np.testing.assert_allclose((main, side * direction), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("most", [0.8, 10.0, 1000.0])
+def test_cosine_and_sine(most):
+    angles = np.random.default_rng(0).uniform(-most, most, 100_000).astype(np.float32)
+    cos, sin = jax.jit(cos_sin)(angles)
+    np.testing.assert_allclose(cos, np.cos(angles.astype(np.float64)), atol=1.2e-7)
+    np.testing.assert_allclose(sin, np.sin(angles.astype(np.float64)), atol=1.2e-7)
 
 
 def test_terrain_and_wind_formulas():

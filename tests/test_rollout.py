@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz import make_environment, mlp_policy, page
+from jaxbyz import Interference, estimators, make_environment, mlp_policy, page, strips
 from jaxbyz.environments import ActionSpace, Environment, Step, tabular
-from jaxbyz.estimators import Estimator, estimate
+from jaxbyz.estimators import Estimator, estimate, importance_weights
 from jaxbyz.rollout import CHUNK, Episodes, collect
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -65,8 +65,6 @@ def test_same_keys_same_bits_and_agents_do_not_see_each_other():
 def test_uniform_interference_touches_masked_agents_only():
     environment = make_environment("CartPole-v1")
     policy = mlp_policy(environment)
-    from jaxbyz import Interference
-
     parameters = jnp.tile(policy.init(jax.random.key(0)), (2, 1))
     keys = jnp.stack([jax.random.key(1)] * 2)
     always_right = Interference(act=lambda u, action: jnp.ones_like(action))
@@ -183,3 +181,64 @@ def test_groups_of_agents_do_what_all_do(lanes, monkeypatch):
     monkeypatch.setattr(page, "GROUP_LANES", lanes)
     for a, b in zip(sampled(), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_the_last_episodes_go_on_by_themselves(name):
+    """A costly environment's last lanes are gathered: nothing about any episode changes, cut ones included."""
+    environment = make_environment(name)
+    policy = mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(4), 5)
+    parameters = jax.vmap(policy.init)(keys)
+    horizon, mask = 60, jnp.arange(5) == 2
+    uniform = Interference(act=environment.actions.uniform_action)
+    together, apart = (
+        collect(environment._replace(costly=costly), policy, parameters, keys, 9, horizon, uniform, mask)
+        for costly in (False, True)
+    )
+    if name == "CartPole-v1":  # the case is a real one: lanes end before and after the moment
+        lengths = np.sort(np.ravel(together.lengths))
+        assert (lengths[-6] - 1) // CHUNK < (lengths[-1] - 1) // CHUNK and lengths[-1] == horizon
+    for field in Episodes._fields:
+        np.testing.assert_allclose(getattr(together, field), getattr(apart, field), rtol=2e-6, atol=2e-6)
+
+
+def test_living_strips_are_all_and_only_the_living_ones(monkeypatch):
+    """Blocks hold each living strip once, one agent's only, and what is put back lies where it was taken."""
+    monkeypatch.setattr(strips, "STEPS", 3 * CHUNK)
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(5), 4)
+    episodes = collect(environment, policy, jax.vmap(policy.init)(keys), keys, 7, 90)
+    found = strips.living(episodes)
+    n, A, _, M = episodes.alive.shape
+    wanted = {(c, a, m) for c, a, m in np.ndindex(n, A, M) if episodes.alive[c, a, 0, m]}
+    blocks = range(int(found.blocks))
+    held = [
+        (int(c), int(found.agent[b]), int(m))
+        for b in blocks
+        for c, m in zip(found.chunk[b], found.lane[b], strict=True)
+    ]
+    held = [strip for strip in held if strip[0] < n]
+    assert len(held) == len(wanted) and set(held) == wanted
+    back = jnp.zeros_like(episodes.rewards)
+    for b in blocks:
+        back = found.put(back, jnp.int32(b), found.take(episodes.rewards, jnp.int32(b)))
+    np.testing.assert_array_equal(back, episodes.rewards)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_estimates_from_living_strips_are_those_from_all(name, monkeypatch):
+    monkeypatch.setattr(strips, "STEPS", 4 * CHUNK)
+    environment = make_environment(name)
+    policy = mlp_policy(environment)
+    keys = jax.random.split(jax.random.key(6), 3)
+    parameters = jax.vmap(policy.init)(keys)
+    episodes = collect(environment, policy, parameters, keys, 6, 70)
+    estimator = Estimator(horizon=70, baseline="leave-one-out", weights="per-decision")
+    results = []
+    for packed in (False, True):
+        monkeypatch.setattr(estimators, "packing_pays", lambda policy, packed=packed: packed)
+        weights = importance_weights(estimator, policy, 1.1 * parameters, episodes)
+        results.append((weights, estimate(estimator, policy, parameters, episodes, weights.values)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *results)

@@ -55,18 +55,17 @@ def available_cores() -> int:
 
 
 def prepare_jax() -> None:
-    """Before JAX starts: one host device a core, those that are done wait for the others, and compiled programs are
-    kept between runs."""
+    """Before JAX starts: one host device a core, XLA's flags, and compiled programs are kept between runs."""
     import jax
 
-    from jaxbyz.backend import be_patient
+    from jaxbyz.backend import set_flags
 
     try:
         jax.config.update("jax_num_cpu_devices", available_cores())
     except RuntimeError:  # JAX has started already, in a notebook or a test: take it as it is
         pass
     else:
-        be_patient()
+        set_flags()
     if jax.config.values.get("jax_compilation_cache_dir") is None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))

@@ -55,6 +55,7 @@ class Environment(NamedTuple):
     reset: key -> (observation [O], state)
     step:  (key, state, action) -> Step
     limit: its own time limit in steps, or None
+    costly: whether a step of many lanes costs far more than gathering some of them
     raw, params: the gymnax objects behind it, for rendering
     """
 
@@ -64,6 +65,7 @@ class Environment(NamedTuple):
     reset: Callable[[PRNGKeyArray], tuple[Array, Any]]
     step: Callable[[PRNGKeyArray, Any, Array], Step]
     limit: int | None = None
+    costly: bool = False
     raw: Any = None
     params: Any = None
 
@@ -131,7 +133,7 @@ def adapt(raw: Any, params: Any) -> Environment:
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)
 
     limit = getattr(params, "max_steps_in_episode", None)
-    return Environment(raw.name, size, actions, reset, step, limit, raw, params)
+    return Environment(raw.name, size, actions, reset, step, limit, getattr(raw, "costly", False), raw, params)
 
 
 def _action_space(raw: Any, params: Any) -> ActionSpace:

@@ -15,6 +15,7 @@ from flax import struct
 from gymnax.environments import environment, spaces
 
 from jaxbyz.environments import lunar_lander_physics as physics
+from jaxbyz.environments.angles import cos_sin
 from jaxbyz.environments.lunar_lander_bodies import HULL_INERTIA, HULL_MASS, TIME_STEP
 from jaxbyz.environments.lunar_lander_collision import HULL_CENTRE, SCALE, constant_like
 
@@ -104,7 +105,8 @@ def initial_state(
 def observe(params: EnvParams, state: EnvState) -> jax.Array:
     """Observation [8]: position of the hull's origin, velocity of its centre of mass, angle, its rate, leg flags."""
     (x, y, angle), (vx, vy, w) = state.world.pose[0], state.world.velocity[0]
-    x, y = x + jnp.sin(angle) * HULL_CENTRE, y - jnp.cos(angle) * HULL_CENTRE
+    cos, sin = cos_sin(angle)
+    x, y = x + sin * HULL_CENTRE, y - cos * HULL_CENTRE
     return jnp.stack(
         [
             (x - WIDTH / 2) / (WIDTH / 2),
@@ -152,7 +154,7 @@ def kicked(
 
     An impulse J at an offset r from the centre of mass adds J/m to the velocity and (r × J)/I to the spin.
     """
-    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    cos, sin = cos_sin(angle)
     d0, d1 = draws[0] / SCALE, draws[1] / SCALE
     origin_x, origin_y = sin * HULL_CENTRE, -cos * HULL_CENTRE  # from the centre of mass
     reach = MAIN_OFFSET + 2 * d0
@@ -233,6 +235,7 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
     """The lander with four discrete actions: nothing, left, main, right."""
 
     continuous = False
+    costly = True
 
     @property
     def default_params(self) -> EnvParams:

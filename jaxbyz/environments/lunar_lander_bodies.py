@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxbyz.environments.angles import cos_sin
 from jaxbyz.environments.apart import apart
 from jaxbyz.environments.lunar_lander_collision import HULL_CENTRE, Body, Pair
 
@@ -57,10 +58,11 @@ class ReducedMass(NamedTuple):
 @apart
 def reduced_mass(pose: Bodies) -> ReducedMass:
     """Assemble and invert the reduced mass matrix."""
-    ax, ay = jnp.cos(pose[0][2]) * HULL_CENTRE, jnp.sin(pose[0][2]) * HULL_CENTRE
+    cos, sin = cos_sin(pose[0][2])
+    ax, ay = cos * HULL_CENTRE, sin * HULL_CENTRE
     levers = []
     for i in range(2):
-        cos, sin, side = jnp.cos(pose[1 + i][2]), jnp.sin(pose[1 + i][2]), -SIGN[i] * ANCHOR_X
+        (cos, sin), side = cos_sin(pose[1 + i][2]), -SIGN[i] * ANCHOR_X
         levers.append((-(sin * side + cos * ANCHOR_Y), cos * side - sin * ANCHOR_Y))
     (bx0, by0), (bx1, by1) = levers
     m_hull = HULL_INERTIA + HULL_CENTRE**2 * (2 * LEG_MASS - 4 * LEG_MASS**2 / TOTAL_MASS)
@@ -239,8 +241,8 @@ def _correct_joint(hull: Body, leg: Body, start: jax.Array, sign: jax.Array) -> 
 @apart
 def joint_levers(hull_angle: jax.Array, leg_angle: jax.Array, sign: jax.Array) -> tuple[jax.Array, ...]:
     """From each centre of mass to the joint, in world axes: hull x, y, then leg x, y."""
-    cos, sin, side = jnp.cos(leg_angle), jnp.sin(leg_angle), -sign * ANCHOR_X
-    hull = jnp.sin(hull_angle) * HULL_CENTRE, -jnp.cos(hull_angle) * HULL_CENTRE
+    (hull_cos, hull_sin), (cos, sin), side = cos_sin(hull_angle), cos_sin(leg_angle), -sign * ANCHOR_X
+    hull = hull_sin * HULL_CENTRE, -hull_cos * HULL_CENTRE
     return *hull, cos * side - sin * ANCHOR_Y, sin * side + cos * ANCHOR_Y
 
 

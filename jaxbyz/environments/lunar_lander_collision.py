@@ -20,6 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxbyz.environments.angles import cos_sin
 from jaxbyz.environments.apart import apart
 
 SCALE = 30.0  # pixels a metre, in gymnasium's source
@@ -145,7 +146,7 @@ def _separating_axes(polygon: Polygon, x: jax.Array, y: jax.Array, cos: Pair, gr
 
 def _separation(polygon: Polygon, body: Body, ground: Segment) -> jax.Array:
     x, y, angle = body
-    axes = _separating_axes(polygon, x, y, (jnp.cos(angle), jnp.sin(angle)), ground)
+    axes = _separating_axes(polygon, x, y, cos_sin(angle), ground)
     return jnp.where(ground.real, jnp.maximum(axes.edge, axes.face), 1.0)
 
 
@@ -165,7 +166,7 @@ def hull_separation(hull: Body, ground: Segment) -> jax.Array:
 def _meeting_faces(leg: Body, ground: Segment) -> tuple[jax.Array, ...]:
     """Steps 1 and 2 for a leg: is the segment the reference, are the two close, which face, which side; cos, sin."""
     x, y, angle = leg
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    cos, sin = cos_sin(angle)
     axes = _separating_axes(LEG, x, y, (cos, sin), ground)
     on_ground = ~(axes.face > 0.98 * axes.edge + 0.001)
     close = ground.real & (axes.edge <= SKIN) & (axes.face <= SKIN)

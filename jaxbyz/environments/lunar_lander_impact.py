@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.environments.angles import cos_sin
 from jaxbyz.environments.apart import apart
 from jaxbyz.environments.lunar_lander_bodies import (
     LEG_INV_INERTIA,
@@ -37,9 +38,11 @@ MAX_PUSH = 0.2
 
 
 @apart
-def _located(manifold: Manifold, anchor_x: jax.Array, anchor_y: jax.Array, leg: Body) -> tuple[jax.Array, ...]:
-    """Normal, offset from the leg's centre and separation of a contact point, for a leg that has moved."""
-    x, y, cos, sin = leg[0], leg[1], jnp.cos(leg[2]), jnp.sin(leg[2])
+def _located(
+    manifold: Manifold, anchor_x: jax.Array, anchor_y: jax.Array, leg: Body, turned: Pair
+) -> tuple[jax.Array, ...]:
+    """Normal, offset from the leg's centre and separation of a contact point, for a moved leg; turned: cos, sin."""
+    x, y, (cos, sin) = leg[0], leg[1], turned
     rx = jnp.where(manifold.ground, cos * anchor_x - sin * anchor_y, anchor_x - x)
     ry = jnp.where(manifold.ground, sin * anchor_x + cos * anchor_y, anchor_y - y)
     nx = jnp.where(manifold.ground, manifold.normal_x, sin * manifold.face_y - cos * manifold.face_x)
@@ -70,7 +73,7 @@ def push_out(legs: Body, manifold: Manifold, rate: float) -> tuple[Body, jax.Arr
     for g in range(2):
         m = jax.tree.map(lambda field, g=g: field[g], manifold)
         for p in range(2):
-            place = _located(m, m.anchor_x[p], m.anchor_y[p], legs)
+            place = _located(m, m.anchor_x[p], m.anchor_y[p], legs, cos_sin(legs[2]))
             legs, deepest = _push_point(m.active[p], place, legs, deepest, jnp.float32(rate))
     return legs, deepest
 
@@ -155,7 +158,8 @@ def _stop(
         return count + 1, legs, done | (deepest >= -1.5 * SLOP)
 
     _, legs, _ = lax.while_loop(lambda c: (c[0] < IMPACT_SWEEPS) & ~c[2].all(), round_, (0, legs, ~event))
-    places = [_located(manifold, manifold.anchor_x[p], manifold.anchor_y[p], legs) for p in range(2)]
+    turned = cos_sin(legs[2])
+    places = [_located(manifold, manifold.anchor_x[p], manifold.anchor_y[p], legs, turned) for p in range(2)]
     halves = [jnp.where(manifold.ground, -0.5, 0.5) * place[4] for place in places]
     rx, ry = ([place[2 + c] + half * place[c] for place, half in zip(places, halves, strict=True)] for c in range(2))
     rows = contact_rows(places[0][0], places[0][1], (rx[0], rx[1]), (ry[0], ry[1]), manifold.active)

@@ -57,7 +57,8 @@ from jax import lax
 
 from jaxbyz.backend import kernels_run, on_cpu
 from jaxbyz.batching import batch_all
-from jaxbyz.environments.apart import branches_pay, in_kernel
+from jaxbyz.environments.angles import cos_sin
+from jaxbyz.environments.apart import apart, branches_pay, in_kernel
 from jaxbyz.environments.lunar_lander_bodies import (
     ANCHOR_X,
     ANGULAR_SLOP,
@@ -87,6 +88,7 @@ from jaxbyz.kernels import one_kernel
 
 VELOCITY_SWEEPS = 180
 STILL_STEPS = 25
+FLYING_GROUP, LANDING_GROUP = 256, 32  # lanes at a time; the same for all batches, so that they share a program
 STILL_SPEED = 0.01
 
 
@@ -205,7 +207,7 @@ def near_ground(world: World) -> tuple[jax.Array, jax.Array]:
     speed = jnp.abs(world.velocity)
     for body, polygon in enumerate((HULL, LEG, LEG)):
         x, y, angle = world.pose[body]
-        cos, sin = jnp.cos(angle), jnp.sin(angle)
+        cos, sin = cos_sin(angle)
         reach = max(math.hypot(px, py) for px, py in polygon)
         margin = 2 * (SKIN + TIME_STEP * (speed[body, 0] + speed[body, 1] + reach * speed[body, 2]))
         corner = jnp.clip(jnp.round(x / 2), 0, 10).astype(jnp.int32)
@@ -230,21 +232,22 @@ def _step_lanes(world: World, over: jax.Array, sweeps: int = VELOCITY_SWEEPS) ->
     if not on_cpu():
         return _step_together(world, over, sweeps)
     going = _going(world, over)
-    lanes = world.still.shape[-1]
     before = _packed(world)
-    spread = max(512, lanes // 8)
-
-    def fly(here: World) -> tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array]:
-        flown, near, touching = _flying(here)
-        return _packed(flown), near, touching
-
     nobody = constant_like(going, False)
-    after, near, touching = _in_groups(fly, (before,), (before, nobody, nobody), [going], spread)
+    after, near, touching = _in_groups(_fly, (before,), (before, nobody, nobody), [going], FLYING_GROUP)
+    land = functools.partial(_land, sweeps=sweeps)
+    return _unpacked(*_in_groups(land, (before, after), after, [touching, near & ~touching], LANDING_GROUP))
 
-    def land(here: World, there: World) -> tuple[jax.Array, jax.Array]:
-        return _packed(_grounded(here, there, sweeps))
 
-    return _unpacked(*_in_groups(land, (before, after), after, [touching, near & ~touching], max(32, lanes // 24)))
+@apart
+def _fly(here: World) -> tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array]:
+    flown, near, touching = _flying(here)
+    return _packed(flown), near, touching
+
+
+@functools.partial(apart, static_argnames=("sweeps",))
+def _land(here: World, there: World, sweeps: int) -> tuple[jax.Array, jax.Array]:
+    return _packed(_grounded(here, there, sweeps))
 
 
 def _going(world: World, over: jax.Array) -> jax.Array:
@@ -303,10 +306,13 @@ def _in_groups(function: Callable, worlds: tuple, out: Any, kinds: list[jax.Arra
         part = function(*picked)
         return first + size, jax.tree.map(lambda a, b: lax.dynamic_update_slice_in_dim(a, b, first, -1), done, part)
 
-    # Results are stored in order, group after group, and picked up by lane at the end: scattering them is slow.
-    room = jax.tree.map(lambda a: jnp.concatenate([a, a[..., :size]], axis=-1), out)
-    _, done = lax.while_loop(lambda carry: carry[0] < count, group, (jnp.zeros_like(count), room))
-    return jax.tree.map(lambda a, b: jnp.where(rank < lanes, jnp.take(b, rank, axis=-1, mode="clip"), a), out, done)
+    def some() -> Any:
+        """Results are stored in order, group after group, and picked up by lane at the end: scattering is slow."""
+        room = jax.tree.map(lambda a: jnp.concatenate([a, a[..., :size]], axis=-1), out)
+        _, done = lax.while_loop(lambda carry: carry[0] < count, group, (jnp.zeros_like(count), room))
+        return jax.tree.map(lambda a, b: jnp.where(rank < lanes, jnp.take(b, rank, axis=-1, mode="clip"), a), out, done)
+
+    return lax.cond(count > 0, some, lambda: out)
 
 
 _SHAPES = World._make([(11,), (3, 3), (3, 3), (2, 4), (2, 4), (2, 4, 2), (2,), (2,), (), (), ()])  # of one lane
