@@ -7,11 +7,13 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from gymnax.environments import spaces
 
 import jaxbyz as jb
-from jaxbyz.environments import adapt, environments
+from jaxbyz.environments import adapt, angles, environments
+from jaxbyz.kernels.replay import written_out
 from jaxbyz.rollout import collect
 
 OFFLINE = {"MNISTBandit-bsuite"}  # downloads its data
@@ -78,3 +80,38 @@ assert pong.plt.subplots is plt.subplots
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
+def test_cosines_over_lanes_leave_an_environment_as_it_is(name, monkeypatch):
+    """By gymnax's own code and by formulas over lanes, in float32."""
+    environment = jb.make_environment(name)
+    policy = jb.mlp_policy(environment, (4,))
+    key = jax.random.split(jax.random.key(0), 1)
+    taken = []
+
+    def run(*_):
+        with jax.numpy_rank_promotion("allow"):
+            return collect(environment, policy, jnp.zeros((1, policy.size)), key, 5, 20)
+
+    for by_formulas in (True, False):
+        monkeypatch.setattr(angles, "on_cpu", lambda chosen=by_formulas: chosen)
+        _, state = environment.reset(jax.random.key(0))
+        traced = jax.make_jaxpr(lambda *x: environment.step(*x))(jax.random.key(0), state, jnp.int32(1))
+        names = {equation.primitive.name for equation in written_out(traced.jaxpr)}
+        assert names.isdisjoint({"cos", "sin"}) == by_formulas
+        taken.append(jax.jit(lambda *x: run(*x))(0))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *taken)
+
+
+def test_what_has_no_angles_or_batches_itself_is_left_alone():
+    @jax.custom_batching.custom_vmap
+    def own(x):
+        return jnp.cos(x)
+
+    own.def_vmap(lambda size, batched, x: (jnp.cos(x), batched[0]))
+    for function in (own, lambda x: x * x):
+        traced = str(jax.make_jaxpr(angles.by_lanes(function))(1.0))
+        assert traced == str(jax.make_jaxpr(function)(1.0))
+    both = angles.by_lanes(lambda x: {"a": jnp.cos(x) + jnp.sin(x), "b": jax.nn.relu(x)})(jnp.float32(2.0))
+    np.testing.assert_allclose([both["a"], both["b"]], [np.cos(2) + np.sin(2), 2.0], rtol=1e-6)

@@ -12,7 +12,8 @@ import pytest
 from jax import lax
 
 import jaxbyz as jb
-from jaxbyz import estimators, kernels, rollout
+from jaxbyz import estimators, kernels, policies, rollout
+from jaxbyz.environments import angles
 from jaxbyz.environments import lunar_lander_physics as physics
 from jaxbyz.environments.access import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import EnvParams, LunarLander
@@ -50,6 +51,13 @@ def test_a_kernel_does_what_its_function_does(lanes):
         for name, values in lanes_last(jax.tree.map(lambda v, part=part: v[part], got)).items():
             assert values.dtype == expected[name].dtype
             np.testing.assert_allclose(values, expected[name], rtol=1e-6, err_msg=name)
+
+
+@pytest.fixture(autouse=True)
+def traced_for_a_gpu(monkeypatch):
+    """Formulas that are written differently for a CPU are those of a GPU here."""
+    for module in (angles, policies):
+        monkeypatch.setattr(module, "on_cpu", lambda: False)
 
 
 def worlds(lanes: int, steps: int) -> physics.World:

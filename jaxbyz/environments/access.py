@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.environments.angles import by_lanes
 from jaxbyz.environments.lazily import loaded_later
 from jaxbyz.registry import Registry, UsageError
 
@@ -133,7 +134,9 @@ def adapt(raw: Any, params: Any) -> Environment:
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)
 
     limit = getattr(params, "max_steps_in_episode", None)
-    return Environment(raw.name, size, actions, reset, step, limit, getattr(raw, "costly", False), raw, params)
+    return Environment(
+        raw.name, size, actions, reset, by_lanes(step), limit, getattr(raw, "costly", False), raw, params
+    )
 
 
 def _action_space(raw: Any, params: Any) -> ActionSpace:

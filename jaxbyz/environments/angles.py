@@ -1,12 +1,17 @@
-"""Cosine and sine as formulas over many lanes at once; on a CPU, XLA calls the C library for one lane after another."""
+"""Cosine and sine as formulas over many lanes: XLA, on a CPU, calls the C library for one lane after another."""
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbyz.backend import on_cpu
 from jaxbyz.environments.apart import apart
+from jaxbyz.kernels import replay
 
 # π/2 as a sum of three numbers, of which multiples of the first two by small integers are exact.
 _QUARTER = (
@@ -21,6 +26,8 @@ _COSINE = [np.float32((-1) ** i / math.factorial(2 * i)) for i in range(2, 6)]  
 @apart
 def cos_sin(angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     """cos and sin of angles up to a thousand turns, to 1e-7: series within an eighth of a turn, then turned."""
+    if not on_cpu():
+        return jnp.cos(angle), jnp.sin(angle)
     turns = jnp.round(angle * np.float32(2 / math.pi))
     x = angle
     for part in _QUARTER:
@@ -39,3 +46,33 @@ def _horner(coefficients: list[np.float32], x: jax.Array) -> jax.Array:
     for coefficient in coefficients[-2::-1]:
         value = coefficient + x * value
     return value
+
+
+def by_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of trees of arrays, its cosines and sines by `cos_sin` where it is traced for a CPU.
+
+    Loops and branches stay as they are, and so does a function with batching rules of its own.
+    """
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        if not on_cpu():
+            return function(*args)
+        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        names = {equation.primitive.name for equation in replay.written_out(traced.jaxpr)}
+        if names.isdisjoint(("cos", "sin")) or "custom_vmap_call" in names:
+            return function(*args)
+        known: dict[int, tuple[jax.Array, ...]] = {}  # by the angle's id, and the angle itself to keep it
+
+        def turned(angle: jax.Array, which: int) -> jax.Array:
+            if angle.dtype != jnp.float32:
+                return (jnp.cos, jnp.sin)[which](angle)
+            if id(angle) not in known:
+                known[id(angle)] = (*cos_sin(angle), angle)
+            return known[id(angle)][which]
+
+        instead = {"cos": functools.partial(turned, which=0), "sin": functools.partial(turned, which=1)}
+        results = replay.called(traced, jax.tree.leaves(args), instead)
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return called

@@ -67,7 +67,7 @@ def terrain(heights: jax.Array) -> jax.Array:
 def gust(index: jax.Array) -> jax.Array:
     """The wind's never-periodic course in [−1, 1]: tanh(sin 2kx + sin πkx) with k = 0.01 and x the index."""
     x = 0.01 * jnp.asarray(index, jnp.float32)
-    return jnp.tanh(jnp.sin(2 * x) + jnp.sin(jnp.float32(np.pi) * x))
+    return jnp.tanh(cos_sin(2 * x)[1] + cos_sin(jnp.float32(np.pi) * x)[1])
 
 
 def initial_state(

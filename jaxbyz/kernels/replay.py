@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -81,25 +82,41 @@ def live(jaxpr: core.Jaxpr) -> list[Any]:
     return kept[::-1]
 
 
+def written_out(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """Its equations, those of calls included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _CALLS:
+            yield from written_out(equation.params[_CALLS[equation.primitive.name]].jaxpr)
+        else:
+            yield equation
+
+
 def flattened(traced: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """The same without calls: what they would compute is written out."""
     shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in traced.jaxpr.invars]
-    return jax.make_jaxpr(lambda *args: _called(traced, args))(*shapes)
+    return jax.make_jaxpr(lambda *args: called(traced, args))(*shapes)
 
 
-def _called(traced: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+def called(
+    traced: core.ClosedJaxpr, args: Sequence[Any], instead: Mapping[str, Callable] = MappingProxyType({})
+) -> list[Any]:
+    """Its results for these arguments; see `follow`."""
     jaxpr = traced.jaxpr
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *args], strict=True))
-    follow(jaxpr.eqns, known)
+    follow(jaxpr.eqns, known, instead)
     return [value_at(known, atom) for atom in jaxpr.outvars]
 
 
-def follow(equations: Iterable[Any], known: dict[Any, Any]) -> None:
-    """Add what the equations compute to the known values, as JAX would."""
+def follow(
+    equations: Iterable[Any], known: dict[Any, Any], instead: Mapping[str, Callable] = MappingProxyType({})
+) -> None:
+    """Add what the equations compute to the known values, as JAX would; instead: functions for primitives by name."""
     for equation in equations:
         given, name = [value_at(known, atom) for atom in equation.invars], equation.primitive.name
         if name in _CALLS:
-            made = _called(equation.params[_CALLS[name]], given)
+            made = called(equation.params[_CALLS[name]], given, instead)
+        elif name in instead:
+            made = [instead[name](*given)]
         else:
             made = equation.primitive.bind(*given, **equation.params)
             made = made if equation.primitive.multiple_results else [made]
