@@ -6,7 +6,8 @@ before features, flax's own dense layers, one key a step. Same estimate, other f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnax
@@ -70,6 +71,25 @@ def make(env_name: str = "CartPole-v1", hidden: Sequence[int] = (16, 16), horizo
         return jax.grad(objective)(tree)
 
     return {"init": init, "rollout": rollout, "estimate": estimate}
+
+
+@functools.cache
+def large_batch(agents: int, episodes: int, horizon: int, params: tuple[tuple[str, float], ...]) -> Callable[[], Any]:
+    """Rollout plus gradient of a large batch, as a program to run; params: fields of the environment's parameters."""
+    program = make(horizon=horizon, **dict(params))
+    keys = jax.random.split(jax.random.key(0), agents)
+    trees = jax.vmap(program["init"])(keys)
+
+    def one_agent(tree: Any, key: Array) -> Any:
+        episode = jax.vmap(lambda k: program["rollout"](tree, k))(jax.random.split(key, episodes))
+        return program["estimate"](tree, episode)
+
+    return functools.partial(jax.jit(jax.vmap(one_agent)), trees, keys)
+
+
+def run_large_batch(*arguments: Any) -> None:
+    """One run of it to its end."""
+    jax.block_until_ready(large_batch(*arguments)())
 
 
 def sampler(environment: Any, policy: Any, page: Page, interference: Any = None, always_large: bool = False) -> Sampler:

@@ -91,7 +91,7 @@ class _Lanes(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """The next chunk; the lanes; what was recorded, [most, A, …, C, M] each."""
+    """The next chunk; the lanes; what was recorded, as the first five of `Episodes`."""
 
     chunk: Array
     lanes: _Lanes
@@ -141,8 +141,7 @@ def collect(
     if last:
         end = _run_last(plan, team, end, last)
     observations, actions, log_probs, rewards, alive = end.record
-    ended = end.lanes.terminated
-    return Episodes(_merged(observations), _merged(actions), log_probs, rewards, alive, ended, end.chunk)
+    return Episodes(observations, actions, log_probs, rewards, alive, end.lanes.terminated, end.chunk)
 
 
 def _going(plan: _Plan, now: _Running, last: int = 0) -> Bool[Array, ""]:
@@ -204,7 +203,7 @@ def _step(
 def _run_chunk(
     plan: _Plan, team: _Team, c: Array, lanes: _Lanes, drawn: dict[str, Array]
 ) -> tuple[_Lanes, tuple[Array, ...]]:
-    """C steps from step c·C on, and their record [A, …, C, M]."""
+    """C steps from step c·C on, and their record as in `Episodes`, without its first axis."""
     scan = _for_kernel(plan, team, lanes, drawn["noise"]) if kernels_run() and plan.act is None else None
     if scan is not None:
         shared = (team.trees, jnp.broadcast_to(c * plan.C, lanes.alive.shape[0]))
@@ -221,7 +220,8 @@ def _run_chunk(
         times = c * plan.C + jnp.arange(plan.C, dtype=jnp.int32)
         lanes, packed = jax.lax.scan(packed_step, lanes, (drawn, times))
         record = tuple(unpack(packed, kinds))
-    return lanes, tuple(jnp.moveaxis(x, 0, -2) for x in record)
+    observations, actions, *rest = (jnp.moveaxis(x, 0, -2) for x in record)
+    return lanes, (_merged(observations), _merged(actions), *rest)
 
 
 def _run_last(plan: _Plan, team: _Team, now: _Running, last: int) -> _Running:
@@ -247,9 +247,11 @@ def _run_last(plan: _Plan, team: _Team, now: _Running, last: int) -> _Running:
         return jnp.expand_dims(jnp.moveaxis(x, lane_axis, 2)[:, jnp.arange(last), mine], lane_axis)
 
     def put(record: Array, c: Array, x: Array) -> Array:
-        """[most, A, …, C, M] with the lanes' [last, …, C, 1] in chunk c."""
-        where = (c, agents, *[slice(None)] * (record.ndim - 3), mine)
-        return record.at[where].set(x[..., 0], mode="drop")
+        """What all recorded, [most, A, …, L] or [most, A, …, C, M], with the lanes' own in chunk c."""
+        steps = x if x.shape[-1] == plan.C else x[..., 0]  # [last, …, C]
+        where = (c, agents, *[slice(None)] * (steps.ndim - 1), mine)
+        by_lane = record.reshape(*record.shape[:2], *steps.shape[1:], M)
+        return by_lane.at[where].set(steps, mode="drop").reshape(record.shape)
 
     def body(now: _Running) -> _Running:
         drawn = {name: own(x, 3 if name == "noise" else 2) for name, x in _draw(plan, team, now.chunk).items()}
