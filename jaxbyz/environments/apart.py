@@ -1,8 +1,8 @@
-"""Functions that XLA compiles once and calls, instead of inlining.
+"""Functions that XLA calls instead of inlining.
 
 On CPU, XLA fuses a value into each of its consumers and computes it again in every one. In long chains of small
 element-wise formulas, such as a physics solver, that multiplies both run time and compile time. A call that stays a
-call stops it: its results are stored, and a function called many times is compiled once.
+call stops it: its results are stored.
 """
 
 import contextlib

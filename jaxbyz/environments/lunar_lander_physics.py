@@ -88,7 +88,7 @@ from jaxbyz.kernels import one_kernel
 
 VELOCITY_SWEEPS = 180
 STILL_STEPS = 25
-FLYING_GROUP, LANDING_GROUP = 256, 32  # lanes at a time; the same for all batches, so that they share a program
+FLYING_GROUP, LANDING_GROUP = 256, 32  # lanes at a time: enough to fill vectors, few enough to end together
 STILL_SPEED = 0.01
 
 
