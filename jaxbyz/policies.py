@@ -88,6 +88,11 @@ def _product(a: Float[Array, "out in"], x: Float[Array, "in L"]) -> Float[Array,
     """a @ x. For few lanes and inputs on a CPU as a sum of columns times rows: XLA's product takes longer to begin."""
     if not (on_cpu() and x.shape[0] <= FEW_INPUTS and x.shape[1] <= FEW_LANES):
         return a @ x
+    return _columns_times_rows(a, x)
+
+
+@functools.partial(jax.jit, inline=True)  # traced once for all calls
+def _columns_times_rows(a: Array, x: Array) -> Array:
     return functools.reduce(jnp.add, (a[:, i : i + 1] * x[i : i + 1] for i in range(x.shape[0])))
 
 

@@ -54,13 +54,20 @@ def by_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
     Loops and branches stay as they are, and so does a function with batching rules of its own.
     """
 
-    @functools.wraps(function)
-    def called(*args: Any) -> Any:
-        if not on_cpu():
-            return function(*args)
-        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    @functools.cache
+    def trace(structure: Any, *leaves: Any) -> Any:
+        """Its equations and what its results make up, or None where there is nothing to replace."""
+        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, leaves))
         names = {equation.primitive.name for equation in replay.written_out(traced.jaxpr)}
         if names.isdisjoint(("cos", "sin")) or "custom_vmap_call" in names:
+            return None
+        return traced, jax.tree.structure(shapes)
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        leaves, structure = jax.tree.flatten(args)
+        found = trace(structure, *(jax.typeof(leaf) for leaf in leaves)) if on_cpu() else None
+        if found is None:
             return function(*args)
         known: dict[int, tuple[jax.Array, ...]] = {}  # by the angle's id, and the angle itself to keep it
 
@@ -72,7 +79,7 @@ def by_lanes(function: Callable[..., Any]) -> Callable[..., Any]:
             return known[id(angle)][which]
 
         instead = {"cos": functools.partial(turned, which=0), "sin": functools.partial(turned, which=1)}
-        results = replay.called(traced, jax.tree.leaves(args), instead)
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+        traced, results = found
+        return jax.tree.unflatten(results, replay.called(traced, leaves, instead))
 
     return called
