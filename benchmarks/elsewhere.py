@@ -1,9 +1,9 @@
 """A process of its own in which XLA has its defaults: the plain program does not profit from the flags we set.
 
-from elsewhere import prepare, with_default_flags
+    prepare()  # first, instead of jaxbyz.cli.prepare_jax
+    with_default_flags().submit(function, ...).result()
 
-prepare()  # instead of jaxbyz.cli.prepare_jax
-with_default_flags().submit(function_of_a_module, ...).result()
+The process imports the script that made it, so that the function is one of a module.
 """
 
 from __future__ import annotations

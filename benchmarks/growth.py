@@ -24,7 +24,6 @@ import speed
 import jaxbyz as jb
 from jaxbyz.algorithms import Algorithm, decbyzpg
 from jaxbyz.api import make_agreement, make_rule
-from jaxbyz.cli import prepare_jax
 from jaxbyz.page import Page
 from jaxbyz.results import describe_environment, write_json
 
@@ -89,7 +88,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/growth.json"))
     parser.add_argument("--picture", type=Path, default=Path("docs/images/growth.png"))
     given = parser.parse_args()
-    prepare_jax()
     report: dict[str, Any] = {"command": "python benchmarks/growth.py", "environment": describe_environment()}
     sweep = jb.build(jb.resolve("cartpole", agents=13, byzantine=3, attack="avg-zero"))
     report["agents"] = {"rows": [measured(K, protocol(K, (16, 16), "gda"), given.rounds) for K in AGENTS]}

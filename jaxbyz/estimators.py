@@ -18,7 +18,7 @@ from jaxbyz.backend import kernels_run, on_cpu
 from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes
-from jaxbyz.strips import Strips, living
+from jaxbyz.strips import PARAMETERS, Strips, living
 
 ESTIMATORS = ("gpomdp", "reinforce", "whitened")
 BASELINES = ("none", "constant", "leave-one-out")
@@ -192,8 +192,8 @@ def weighted_scores(policy: Policy, trees: Any, episodes: Episodes, q: Float[Arr
 
 
 def packing_pays(policy: Policy) -> bool:
-    """Whether a step's network costs a CPU so much more than its numbers that only living strips are fetched."""
-    return on_cpu() and policy.size > kernels.LARGEST
+    """Whether gradients go over living strips instead of everybody's chunks."""
+    return on_cpu() and policy.size > PARAMETERS
 
 
 def _block(strips: Strips, episodes: Episodes, b: Array, *more: Array) -> tuple[Array, ...]:

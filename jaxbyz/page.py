@@ -26,9 +26,8 @@ from jaxbyz.policies import Policy
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import Episodes, collect
 
-GROUP_LANES = (
-    1024  # episodes that a CPU has in hand at a time: more leave the cache, fewer wait for each step's fixed cost
-)
+# Episodes that a CPU has in hand at a time: more leave the cache, fewer wait for each step's fixed cost.
+GROUP_LANES = 1024
 PREVIOUS = ("aggregated", "own", "realized")
 ANCHORS = ("previous", "proposed", "snapshot")
 

@@ -23,7 +23,7 @@ from jaxbyz.backend import on_cpu
 from jaxbyz.environments import ActionSpace, Environment
 from jaxbyz.registry import UsageError
 
-FEW_INPUTS, FEW_LANES = 16, 32
+FEW_INPUTS, FEW_LANES = 16, 32  # of a product that is written out on a CPU
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "tanh": jnp.tanh,

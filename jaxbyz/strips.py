@@ -9,7 +9,7 @@ Axes as in `jaxbyz.rollout`; S strips a block, Q blocks at most.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -17,6 +17,7 @@ from jaxtyping import Array, Int
 from jaxbyz.rollout import Episodes
 
 STEPS = 1024  # of a block
+PARAMETERS = 1024  # with more of them a step's network costs a CPU much more than fetching its numbers
 
 
 class Strips(NamedTuple):
@@ -29,13 +30,14 @@ class Strips(NamedTuple):
 
     def take(self, x: Array, block: Array) -> Array:
         """From x [n, A, …, C, M] a block's [S, …, C], zero where nothing is."""
-        where = (self.chunk[block], self.agent[block], *[slice(None)] * (x.ndim - 3), self.lane[block])
-        return x.at[where].get(mode="fill", fill_value=0)
+        return self._at(x, block).get(mode="fill", fill_value=0)
 
     def put(self, x: Array, block: Array, values: Array) -> Array:
         """x [n, A, …, C, M] with a block's [S, …, C] put back."""
-        where = (self.chunk[block], self.agent[block], *[slice(None)] * (x.ndim - 3), self.lane[block])
-        return x.at[where].set(values, mode="drop")
+        return self._at(x, block).set(values, mode="drop")
+
+    def _at(self, x: Array, block: Array) -> Any:
+        return x.at[(self.chunk[block], self.agent[block], *[slice(None)] * (x.ndim - 3), self.lane[block])]
 
 
 def living(episodes: Episodes) -> Strips:

@@ -20,7 +20,6 @@ from jax.sharding import PartitionSpec
 from mesh_worker import StopAt
 
 import jaxbyz as jb
-from jaxbyz.backend import PATIENCE
 from jaxbyz.config import build, resolve
 from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh, parse_shape
 from jaxbyz.registry import UsageError
@@ -34,7 +33,6 @@ def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
     settings = {
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {PATIENCE}",  # eight devices on two busy cores
     }
     return subprocess.Popen(
         [sys.executable, *arguments],

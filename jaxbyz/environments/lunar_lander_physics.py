@@ -43,7 +43,7 @@ clears the flag even if the leg now stands on the next one. Touching is decided 
 **Speed.** Lanes lie on the last axis and every formula is element-wise over them. All lanes fly (cheap); the few near
 the ground are gathered into small groups, stepped with the ground and put back. `jax.vmap` of `step` sees all lanes at
 once through a batching rule, however many axes are mapped, so that this choice is made once for the whole batch. On a
-GPU the same formulas become one kernel, 32 lanes to a warp (`kernel.one_kernel`).
+GPU the same formulas become one kernel, 32 lanes to a warp (`kernels.one_kernel`).
 """
 
 import functools
