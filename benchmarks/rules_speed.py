@@ -5,7 +5,8 @@
 PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each
 rule and size the programs take turns: in each of TURNS, every one is warmed up and timed until REPEATS calls or BUDGET
 seconds (one that takes longer has one turn). Torch is timed with its default number of threads and with one, which is
-faster in company, and the better counts. A turn's ratio compares the least of each; stored are all samples, and the
+faster in company, and the better counts. Ours has the flags of `backend.set_flags` and runs in the thread that calls it
+(`jax_cpu_enable_async_dispatch` off). A turn's ratio compares the least of each; stored are all samples, and the
 median and the range of the ratios.
 """
 
@@ -138,12 +139,17 @@ def ours(name: str, n: int, D: int, f: int) -> tuple[Callable[[], object], float
     options = {"rfa": {"rounds": 3, "floor": 0.1, "start": "zero"}, "bucketing": {"size": 2}}.get(name, {})
     rule = (aggregators if name in aggregators else pre_aggregators)[name].build(n, f, **options)
     state = rule.init(n, D)
-    x, key = jnp.asarray(messages(n, D)), jax.random.key(0)
-    step = jax.jit(lambda key, x: rule.apply(key, x, Receiver(x[0], jnp.int32(0)), state).rows)
+    x = jnp.asarray(messages(n, D))
+    keys = (jax.random.key_data(jax.random.key(0)),) if rule.random else ()
+
+    def step(x: jax.Array, *keys: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(keys[0]) if keys else jax.random.key(0)
+        return rule.apply(key, x, Receiver(x[0], jnp.int32(0)), state).rows
+
     begin = time.perf_counter()
-    compiled = step.lower(key, x).compile()
+    compiled = jax.jit(step).lower(x, *keys).compile()
     compiling = time.perf_counter() - begin
-    return lambda: jax.block_until_ready(compiled(key, x)), compiling
+    return lambda: compiled(x, *keys).block_until_ready(), compiling
 
 
 def compare(turns: list[dict]) -> tuple[dict, dict]:
@@ -174,8 +180,12 @@ def main() -> None:
     if options.serve:
         return serve()
 
+    from jaxbyz.backend import set_flags
+
+    set_flags()
     import jax
 
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     from jaxbyz.rules import aggregators, pre_aggregators
 
     names = options.rules or [*aggregators.names(), *pre_aggregators.names()]

@@ -28,18 +28,26 @@ PATIENCE = " ".join(
 # On a CPU a loop is a list of calls, each with its own cost. One that touches fewer bytes a turn becomes one function:
 # LunarLander's solver is three times faster so.
 SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=500000"
+# XLA uses half of a CPU's widest registers by default. Sorting networks are up to twice as fast with all of them.
+WIDE = "--xla_cpu_prefer_vector_width=512"
 
 
 def set_flags() -> None:
-    """Before JAX starts: host devices wait for each other as long as it takes, and small loops are compiled whole."""
+    """Before JAX starts: host devices wait for each other as long as it takes, small loops are compiled whole, and
+    the widest registers are used."""
     given = os.environ.get("XLA_FLAGS", "")
-    ours = [flags for flags in (PATIENCE, SMALL_LOOPS) if flags.partition("=")[0] not in given]
+    ours = [flags for flags in (PATIENCE, SMALL_LOOPS, WIDE) if flags.partition("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join([given, *ours]).strip()
 
 
 def patient() -> bool:
     """Whether host devices wait for each other."""
     return "collective_call" in os.environ.get("XLA_FLAGS", "")
+
+
+def small_loops_are_whole() -> bool:
+    """Whether programs are traced for a CPU and XLA makes one function of a small loop."""
+    return on_cpu() and "small_while_loop" in os.environ.get("XLA_FLAGS", "")
 
 
 def _device() -> Any:

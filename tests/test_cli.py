@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.backend import SMALL_LOOPS, patient, set_flags
+from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
 from jaxbyz.cli import main
 from jaxbyz.cli.options import widths
 
@@ -247,7 +247,7 @@ def test_flags_of_the_user_come_first(monkeypatch):
     for _ in range(2):
         set_flags()
     flags = os.environ["XLA_FLAGS"].split()
-    assert flags[0] == "--xla_backend_extra_options=mine=1" and len(flags) == 3 and patient()
+    assert flags[0] == "--xla_backend_extra_options=mine=1" and len(flags) == 4 and patient()
     monkeypatch.setenv("XLA_FLAGS", "")
     set_flags()
-    assert SMALL_LOOPS in os.environ["XLA_FLAGS"] and patient()
+    assert {SMALL_LOOPS, WIDE} < set(os.environ["XLA_FLAGS"].split()) and patient()

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import jaxbyz as jb
 from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
 from jaxbyz.rules.diameter import _by_levels, _by_search
-from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
+from jaxbyz.rules.distances import _bisected, lowest, neighbour_sums, squared_distances
 from jaxbyz.rules.smea import filtered_subset, scatter_values
-from jaxbyz.rules.sorting import comparators, median_rows, sort_rows
+from jaxbyz.rules.sorting import _staged_sort, comparators, median_rows, ranked_rows
 
 K, D, F = 9, 3, 2
 numbers = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
@@ -245,24 +245,50 @@ def test_network_sorts(n):
     np.testing.assert_array_equal(np.stack(rows), np.sort(bits, axis=0))
     x = np.random.default_rng(n).normal(size=(n, 5)).astype(np.float32)
     np.testing.assert_array_equal(jax.jit(median_rows)(x), np.median(x, axis=0))
+    x[n // 2 :, 1] = np.inf
+    x[n // 3 :, 2] = [-np.inf, 0.0, -0.0, np.finfo(np.float32).tiny, -1.0, *range(n)][: n - n // 3]
+    ordered = jax.jit(lambda x: jnp.stack(ranked_rows(x, range(n))))(x)
+    np.testing.assert_array_equal(ordered, np.sort(x, axis=0))
 
 
 def test_staged_network_sorts(monkeypatch):
-    monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 4)
     monkeypatch.setattr("jaxbyz.rules.sorting.TILE", 8)
     x = np.random.default_rng(1).normal(size=(21, 19)).astype(np.float32)
-    np.testing.assert_array_equal(jax.jit(sort_rows)(x), np.sort(x, axis=0))
+    np.testing.assert_array_equal(jax.jit(_staged_sort)(x), np.sort(x, axis=0))
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "meamed", "krum", "rfa", "nnm+mean"])
-def test_rows_written_out_or_in_stages_give_the_same(rule, monkeypatch):
-    """Forty rows: one by one on a CPU, whole stages on a GPU."""
+def test_rows_written_out_in_columns_or_in_stages_give_the_same(rule, monkeypatch):
+    """Forty rows: one by one on a CPU, more than its limit in columns or, in a batch, in stages, and on a GPU."""
     x = np.random.default_rng(5).normal(size=(40, 30)).astype(np.float32)
-    outputs = []
-    for here in (True, False):
-        monkeypatch.setattr("jaxbyz.rules.sorting.on_cpu", lambda here=here: here)
-        outputs.append(jax.jit(lambda x: jb.aggregate(rule, jax.random.key(0), x, byzantine=9))(x))
-    np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
+    x[4] = x[5] = np.nan
+
+    def aggregate(x):
+        return jb.aggregate(rule, jax.random.key(0), x, byzantine=9)
+
+    expected = jax.jit(aggregate)(x)
+    monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 32)
+    monkeypatch.setattr("jaxbyz.rules.sorting.COLUMNS", 7)
+    stages = []
+    monkeypatch.setattr("jaxbyz.rules.sorting._staged_sort", lambda x: stages.append(x.shape) or _staged_sort(x))
+    alone = jax.jit(lambda x: aggregate(x))(x)
+    once = len(stages)
+    batch = jax.jit(jax.vmap(aggregate))(x[None])[0]
+    if rule in ("median", "trimmed-mean", "meamed"):
+        assert all(shape[1] != 7 for shape in stages) and len(stages) > once
+    for module in ("sorting", "distances"):
+        monkeypatch.setattr(f"jaxbyz.rules.{module}.on_cpu", lambda: False)
+    monkeypatch.setattr("jaxbyz.rules.sorting.small_loops_are_whole", lambda: False)
+    gpu = jax.jit(lambda x: aggregate(x))(x)
+    for found in (alone, batch, gpu):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 50, 199, 200])
+def test_selection_by_bits(count):
+    x = np.random.default_rng(count).normal(size=(3, 200)).astype(np.float32)
+    x[0, :90], x[1, :60], x[2, :5] = 0.25, np.inf, [-np.inf, np.inf, 0.0, -0.0, np.finfo(np.float32).tiny]
+    np.testing.assert_array_equal(_bisected(jnp.asarray(x), count), np.sort(x, axis=1)[:, count - 1])
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])

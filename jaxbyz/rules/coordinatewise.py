@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
-from jaxbyz.rules.sorting import add_rows, computed_once, median_rows, ranked_rows, written_out
+from jaxbyz.rules.sorting import add_rows, computed_once, in_columns, median_rows, ranked_rows, written_out
 
 
 class Selection(NamedTuple):
@@ -39,10 +39,12 @@ def middle(drop: int) -> Selection:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        low, high = (
-            computed_once(lambda part, r=r: ranked_rows(part, range(r, r + 1))[0], messages)[None]
-            for r in (drop, n - drop - 1)
-        )
+
+        def end(rank: int) -> Array:
+            kth = partial(computed_once, lambda part: ranked_rows(part, range(rank, rank + 1))[0])
+            return in_columns(kth, messages)[None]
+
+        low, high = end(drop), end(n - drop - 1)
         inside = (messages > low) & (messages < high)
         at_low, at_high = messages == low, messages == high
         # Values tied with an end share equally the places left at that end.
@@ -51,7 +53,7 @@ def middle(drop: int) -> Selection:
         ends = at_low * (places_low / _count(at_low)) + (at_high & (high > low)) * (places_high / _count(at_high))
         return (inside + ends).astype(messages.dtype) * (1.0 / (n - 2 * drop))
 
-    return Selection(mean, weights)
+    return Selection(partial(in_columns, mean), weights)
 
 
 def around_median(drop: int) -> Selection:
@@ -64,7 +66,7 @@ def around_median(drop: int) -> Selection:
             last = part.shape[0] - drop - 1
             return ranked_rows([jnp.abs(row - centre) for row in part], range(last, last + 1))[0]
 
-        return computed_once(reach, messages, median)
+        return in_columns(partial(computed_once, reach), messages, median)
 
     def mean(messages: Array) -> Array:
         count = messages.shape[0] - drop
@@ -87,7 +89,7 @@ def around_median(drop: int) -> Selection:
         places = (count - _count(inside)) / _count(at)
         return (inside + at * places).astype(messages.dtype) * (1.0 / count)
 
-    return Selection(mean, weights)
+    return Selection(partial(in_columns, mean), weights)
 
 
 def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:

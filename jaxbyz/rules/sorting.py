@@ -8,21 +8,32 @@ comparators that no wanted rank depends on are left out. A result that is one ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxbyz.backend import on_cpu
+from jaxbyz.backend import on_cpu, small_loops_are_whole
+from jaxbyz.rules.shortcuts import shortcut
 
-NETWORK_LIMIT = 128  # beyond this many rows the unrolled program spills; a network of whole stages takes over
+# LLVM makes vector instructions of a loop that reads at most this many rows, because it must rule out that each of them
+# overlaps with what is written. Beyond, a network of whole stages takes over, or one in columns.
+NETWORK_LIMIT = 128
+COLUMNS_LIMIT = 256  # rows of a network in columns; its compilation takes seconds
+COLUMNS = 128  # coordinates at a time
 GPU_NETWORK_LIMIT = 32  # a GPU runs whole stages well, and its compiler is slow with thousands of formulas
 TILE = 2048  # coordinates at a time in the staged network: [256, 2048] floats stay in the second-level cache
+
+_inside_columns: ContextVar[bool] = ContextVar("inside_columns", default=False)
 
 
 def written_out(n: int) -> bool:
     """Whether programs treat n rows one by one."""
+    if _inside_columns.get():
+        return n <= COLUMNS_LIMIT
     return n <= (NETWORK_LIMIT if on_cpu() else GPU_NETWORK_LIMIT)
 
 
@@ -59,15 +70,30 @@ def ranked_rows(messages: Float[Array, "n D"] | list[Float[Array, " D"]], ranks:
     if not written_out(n):
         ordered = _staged_sort(jnp.stack(messages) if isinstance(messages, list) else messages)
         return [ordered[r] for r in ranks]
-    rows = [messages[i] for i in range(n)]
+    # LLVM compiles integers' minima of more rows twice as long: it looks for addresses in them.
+    as_bits = on_cpu() and n <= NETWORK_LIMIT
+    rows = [to_bits(messages[i]) if as_bits else messages[i] for i in range(n)]
     for i, j in comparators(n, tuple(ranks)):
         rows[i], rows[j] = jnp.minimum(rows[i], rows[j]), jnp.maximum(rows[i], rows[j])
-    return [rows[r] for r in ranks]
+    return [from_bits(rows[r], messages[r].dtype) if as_bits else rows[r] for r in ranks]
 
 
-def sort_rows(messages: Float[Array, "n D"]) -> Float[Array, "n D"]:
-    """Each coordinate sorted over the rows, ascending. Rows must be free of NaN."""
-    return jnp.stack(ranked_rows(messages, range(messages.shape[0])))
+def to_bits(values: Float[Array, "*any"]) -> Int[Array, "*any"]:
+    """Integers that ascend as the given floats, −0 before 0; their bits, of which those below zero are reversed.
+
+    The lesser of two integers is one instruction. XLA makes four of two floats, for the sake of NaN and −0.
+    """
+    bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{8 * values.dtype.itemsize}"))
+    return _reversed_below_zero(bits)
+
+
+def from_bits(order: Int[Array, "*any"], dtype: Any) -> Float[Array, "*any"]:
+    """The floats that `to_bits` made integers of."""
+    return jax.lax.bitcast_convert_type(_reversed_below_zero(order), dtype)
+
+
+def _reversed_below_zero(bits: Int[Array, "*any"]) -> Int[Array, "*any"]:
+    return bits ^ (bits >> (jnp.iinfo(bits).bits - 1) & jnp.iinfo(bits).max)
 
 
 def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
@@ -83,24 +109,52 @@ def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
         value = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
         return jnp.where(jnp.isfinite(value), value, 0.0)
 
-    return computed_once(median, jax.lax.stop_gradient(messages))
+    return in_columns(partial(computed_once, median), jax.lax.stop_gradient(messages))
 
 
-def computed_once(function: Callable[..., Float[Array, " d"]], *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
-    """function(*arrays) [D] as a loop over two halves; the function treats each coordinate (the last axis) alone.
+Rowwise = Callable[..., Float[Array, " d"]]  # arrays [*any, d] -> [d]; treats each coordinate (the last axis) alone
+
+
+def computed_once(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
+    """function(*arrays) [D] as a loop over two halves.
 
     XLA on a CPU would otherwise fuse what makes the row into every loop that uses it, and run a whole network again for
     each of n rows that it is subtracted from. It takes optimization barriers away before it fuses; a loop it leaves be.
     """
+    return _in_parts(function, -(-arrays[0].shape[-1] // 2), *arrays)
+
+
+def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
+    """function(*arrays) [D]; more rows than NETWORK_LIMIT in a loop over a few columns at a time, written out.
+
+    XLA makes such a small loop one function, in which LLVM sees that nothing overlaps. Over a batch it would not be
+    small; there, and for short rows, which are not worth the compilation, the function is called as it is. Not
+    differentiated.
+    """
+    n, D = arrays[0].shape
+    if not (NETWORK_LIMIT < n <= COLUMNS_LIMIT and D >= 4 * COLUMNS and small_loops_are_whole()):
+        return function(*arrays)
+
+    def column(*parts: Array) -> Array:
+        before = _inside_columns.set(True)
+        try:
+            return function(*parts)
+        finally:
+            _inside_columns.reset(before)
+
+    return shortcut(jnp.asarray(True), partial(_in_parts, column, COLUMNS), function, *arrays)
+
+
+def _in_parts(function: Rowwise, size: int, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
+    """function(*arrays) [D] as a loop over parts of `size` coordinates; the last two overlap where they must."""
     D = arrays[0].shape[-1]
-    half = -(-D // 2)
 
     def fill(i: Array, row: Array) -> Array:
-        start = i * (D - half)  # the halves overlap by one when D is odd
-        parts = (jax.lax.dynamic_slice_in_dim(array, start, half, axis=-1) for array in arrays)
+        start = jnp.minimum(i * size, D - size)
+        parts = (jax.lax.dynamic_slice_in_dim(array, start, size, axis=-1) for array in arrays)
         return jax.lax.dynamic_update_slice_in_dim(row, function(*parts), start, axis=0)
 
-    return jax.lax.fori_loop(0, 2, fill, jnp.zeros(D, arrays[0].dtype))
+    return jax.lax.fori_loop(0, -(-D // size), fill, jnp.zeros(D, arrays[0].dtype))
 
 
 def add_rows(rows: list[Float[Array, " D"]]) -> Float[Array, " D"]:
