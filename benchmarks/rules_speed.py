@@ -1,8 +1,8 @@
 """Speed of the rules against byzfl (NumPy and torch) and byzpy on the same inputs, one after the other in one run.
 
-    python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 50x1000 …] [--out FILE]
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 …] [--out FILE]
 
-PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each
+The variable lets every program here have large pages for large results, which NumPy asks for by itself. PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each
 rule and size the programs take turns: in each of TURNS, every one is warmed up and timed until REPEATS calls or BUDGET
 seconds (one that takes longer has one turn). Torch is timed with its default number of threads and with one, which is
 faster in company, and the better counts. Ours has the flags of `backend.set_flags` and runs in the thread that calls it
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-TURNS, REPEATS, BUDGET = 3, 20, 0.2
+TURNS, REPEATS, BUDGET = 3, 200, 0.2
 SIZES = ("10x1000", "50x1000", "200x1000", "10x100000", "50x100000", "200x100000", "10x1000000", "50x1000000")
 # Exponential searches are timed with as many Byzantines as let the others end within minutes.
 EXPONENTIAL = ("mda", "smea")
@@ -196,7 +196,8 @@ def main() -> None:
         )
         found = json.loads(there.stdout.readline())
     record: dict = {
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()},
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version(),
+                    "tunables": os.environ.get("GLIBC_TUNABLES", "")},
         "versions": {"jax": jax.__version__, "numpy": np.__version__, **found.get("versions", {})},
         "rows": [],
     }  # fmt: skip

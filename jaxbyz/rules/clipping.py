@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, largest_square, squared_norms, usable
+from jaxbyz.rules.base import Outcome, Receiver, Rule, State, largest_square, mix, squared_norms, usable
 from jaxbyz.rules.distances import lowest
 
 
@@ -32,12 +32,13 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         n = messages.shape[0]
         ok = usable(messages)
-        safe = jnp.where(ok[:, None], messages, 0.0)
         v = jnp.asarray(state, messages.dtype)
         factors = jnp.ones(n, messages.dtype)
         for _ in range(rounds):
-            factors = jnp.where(ok, clip_factors(squared_norms(safe - v[None]), radius), 0.0)
-            v = v + jnp.matmul(factors[None] / n, safe - v[None], precision=jax.lax.Precision.HIGHEST)[0]
+            apart = messages - v[None]
+            squares = jnp.where(ok, squared_norms(apart), 0.0)
+            factors = jnp.where(ok, clip_factors(squares, radius), 0.0)
+            v = v + mix(factors[None] / n, apart)[0]
         shares = factors / jnp.maximum(jnp.sum(factors), jnp.finfo(factors.dtype).tiny)
         return Outcome(v[None], shares[None], v.astype(jnp.asarray(state).dtype))
 

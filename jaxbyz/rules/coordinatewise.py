@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
+from jaxbyz.rules.shortcuts import shortcut
 from jaxbyz.rules.sorting import add_rows, computed_once, in_columns, median_rows, ranked_rows, written_out
+
+# On a CPU messages of so many numbers leave the caches, and a copy with votes cast costs as much as the network. A
+# program for the case that all are usable is then worth its compilation, if they are not too many.
+LARGE, FEW = 2**18, 64
 
 
 class Selection(NamedTuple):
@@ -53,7 +59,7 @@ def middle(drop: int) -> Selection:
         ends = at_low * (places_low / _count(at_low)) + (at_high & (high > low)) * (places_high / _count(at_high))
         return (inside + ends).astype(messages.dtype) * (1.0 / (n - 2 * drop))
 
-    return Selection(partial(in_columns, mean), weights)
+    return Selection(mean, weights)
 
 
 def around_median(drop: int) -> Selection:
@@ -89,7 +95,7 @@ def around_median(drop: int) -> Selection:
         places = (count - _count(inside)) / _count(at)
         return (inside + at * places).astype(messages.dtype) * (1.0 / count)
 
-    return Selection(partial(in_columns, mean), weights)
+    return Selection(mean, weights)
 
 
 def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:
@@ -100,15 +106,26 @@ def _count(marks: Bool[Array, "n D"]) -> Float[Array, "1 D"]:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def selected_mean(selection: Selection, messages: Float[Array, "n D"]) -> Float[Array, " D"]:
-    """The mean of the selected values, with the derivative Σ_i w_i dx_i of its weights."""
-    return selection.mean(messages)
+def selected_mean(selection: Selection, messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Array, " D"]:
+    """The mean of the selected votes, with the derivative Σ_i w_i dx_i of its weights."""
+
+    def mean(messages: Array, ok: Array) -> Array:
+        return selection.mean(cast_votes(messages, ok))
+
+    if messages.shape[0] > FEW or messages.size < LARGE or not on_cpu():
+        return in_columns(mean, messages, fixed=(ok,))
+    return shortcut(jnp.all(ok), lambda messages, _: selection.mean(messages), mean, messages, ok)
 
 
 @selected_mean.defjvp
-def _selected_mean_jvp(selection: Selection, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (messages,), (d_messages,) = primals, tangents
-    return selection.mean(messages), jnp.einsum("nd,nd->d", selection.weights(messages), d_messages)
+def _selected_mean_jvp(
+    selection: Selection, primals: tuple[Array, Array], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
+    (messages, ok), (d_messages, _) = primals, tangents
+    weights = selection.weights(cast_votes(messages, ok))
+    return selected_mean(selection, messages, ok), jnp.einsum(
+        "nd,nd->d", weights, jnp.where(ok[:, None], d_messages, 0.0)
+    )
 
 
 def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Array, "n D"]:
@@ -129,9 +146,10 @@ def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
         selection = select(messages.shape[0])
-        votes = cast_votes(messages, usable(messages))
-        vector = selected_mean(selection, votes)
-        shares = mean_over_parameters(selection.weights(jax.lax.stop_gradient(votes)))
+        ok = usable(messages)
+        vector = selected_mean(selection, messages, ok)
+        votes = cast_votes(jax.lax.stop_gradient(messages), ok)
+        shares = mean_over_parameters(selection.weights(votes))
         # More unusable messages than the rule stands leave no answer; zero is at least a number.
         return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
 

@@ -66,10 +66,10 @@ def bulyan(byzantine: int = 0) -> Rule:
         squares = jax.lax.stop_gradient(squared_distances(messages))
         picked = _take_in_turn(squares, byzantine, theta)
         ok = jnp.isfinite(jnp.diagonal(squares))[picked]
-        votes = cast_votes(messages[picked], ok)
         selection = around_median(2 * byzantine)
-        vector = selected_mean(selection, votes)
-        part = mean_over_parameters(selection.weights(jax.lax.stop_gradient(votes)))
+        vector = selected_mean(selection, messages[picked], ok)
+        votes = cast_votes(jax.lax.stop_gradient(messages[picked]), ok)
+        part = mean_over_parameters(selection.weights(votes))
         shares = jnp.zeros(n, messages.dtype).at[picked].add(part)
         return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
 

@@ -104,7 +104,11 @@ def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
 
     def median(part: Array) -> Array:
         n = part.shape[0]
-        rows = jnp.where(jnp.isnan(part), jnp.inf, part)
+        rows = (
+            [jnp.where(jnp.isnan(row), jnp.inf, row) for row in part]
+            if written_out(n)
+            else (jnp.where(jnp.isnan(part), jnp.inf, part))
+        )
         middle = ranked_rows(rows, range((n - 1) // 2, n // 2 + 1))
         value = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
         return jnp.where(jnp.isfinite(value), value, 0.0)
@@ -124,8 +128,8 @@ def computed_once(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[A
     return _in_parts(function, -(-arrays[0].shape[-1] // 2), *arrays)
 
 
-def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
-    """function(*arrays) [D]; more rows than NETWORK_LIMIT in a loop over a few columns at a time, written out.
+def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"], fixed: tuple[Any, ...] = ()) -> Float[Array, " D"]:
+    """function(*arrays, *fixed) [D]; more rows than NETWORK_LIMIT in a loop over a few columns at a time, written out.
 
     XLA makes such a small loop one function, in which LLVM sees that nothing overlaps. Over a batch it would not be
     small; there, and for short rows, which are not worth the compilation, the function is called as it is. Not
@@ -133,16 +137,19 @@ def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Arra
     """
     n, D = arrays[0].shape
     if not (NETWORK_LIMIT < n <= COLUMNS_LIMIT and D >= 4 * COLUMNS and small_loops_are_whole()):
-        return function(*arrays)
+        return function(*arrays, *fixed)
 
-    def column(*parts: Array) -> Array:
+    def columns(arrays: tuple[Array, ...], fixed: tuple[Any, ...]) -> Array:
         before = _inside_columns.set(True)
         try:
-            return function(*parts)
+            return _in_parts(lambda *parts: function(*parts, *fixed), COLUMNS, *arrays)
         finally:
             _inside_columns.reset(before)
 
-    return shortcut(jnp.asarray(True), partial(_in_parts, column, COLUMNS), function, *arrays)
+    def as_it_is(arrays: tuple[Array, ...], fixed: tuple[Any, ...]) -> Array:
+        return function(*arrays, *fixed)
+
+    return shortcut(jnp.asarray(True), columns, as_it_is, arrays, fixed)
 
 
 def _in_parts(function: Rowwise, size: int, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
