@@ -1,11 +1,13 @@
 """Speed of the rules against byzfl (NumPy and torch) and byzpy on the same inputs, one after the other in one run.
 
-    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 …] [--out FILE]
+    export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+    python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 50x1000 …] [--out FILE]
 
-The variable lets every program here have large pages for large results, which NumPy asks for by itself. PYTHON is one that has byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each
-rule and size the programs take turns: in each of TURNS, every one is warmed up and timed until REPEATS calls or BUDGET
-seconds (one that takes longer has one turn). Torch is timed with its default number of threads and with one, which is
-faster in company, and the better counts. Ours has the flags of `backend.set_flags` and runs in the thread that calls it
+The variable gives every program large pages for large results, which NumPy asks for by itself. PYTHON is one that has
+byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each rule and size the
+programs take turns: in each of TURNS, every one is warmed up and timed until REPEATS calls or BUDGET seconds (one that
+takes longer has one turn). Torch is timed with its default number of threads and with one, which is faster in company,
+and the better counts. Ours has the flags of `backend.set_flags` and runs in the thread that calls it
 (`jax_cpu_enable_async_dispatch` off). A turn's ratio compares the least of each; stored are all samples, and the
 median and the range of the ratios.
 """
@@ -24,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-TURNS, REPEATS, BUDGET = 3, 200, 0.2
+TURNS, REPEATS, BUDGET = 3, 60, 0.2
 SIZES = ("10x1000", "50x1000", "200x1000", "10x100000", "50x100000", "200x100000", "10x1000000", "50x1000000")
 # Exponential searches are timed with as many Byzantines as let the others end within minutes.
 EXPONENTIAL = ("mda", "smea")
@@ -161,7 +163,7 @@ def compare(turns: list[dict]) -> tuple[dict, dict]:
             if isinstance(found, str):
                 samples[program] = found
                 continue
-            samples.setdefault(program, []).append([float(f"{t:.4g}") for t in found])
+            samples.setdefault(program, []).append([float(f"{t:.3g}") for t in found])
             if program != "jaxbyz":
                 ratios.setdefault(program, []).append(min(found) / min(turn["jaxbyz"]))
     spread = {p: (float(np.median(r)), min(r), max(r)) for p, r in ratios.items()}
