@@ -125,13 +125,21 @@ def squared_distances(messages: Float[Array, "n D"]) -> Float[Array, "n n"]:
     return jnp.where(ok[:, None] & ok[None, :], squares, jnp.inf)
 
 
+def settled(scores: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """Scores to be compared with each other, each computed once, not differentiated.
+
+    On a GPU XLA may compute them again for each use and round differently: a score would not equal itself.
+    """
+    return jax.lax.optimization_barrier(jax.lax.stop_gradient(scores))
+
+
 def lowest(scores: Float[Array, "*batch n"], count: int | Array) -> Float[Array, "*batch n"]:
     """Weights, 1 for the `count` lowest scores and 0 for the rest; those tied for the last places share them equally.
 
     By counting, without a sort: w_i = clip((count − #{j: s_j < s_i}) / #{j: s_j = s_i}, 0, 1), so that the result does
     not depend on the order of the senders. Not differentiated. Cost n²; by selection where n is large.
     """
-    scores = jax.lax.stop_gradient(scores)
+    scores = settled(scores)
     dtype = scores.dtype
     if isinstance(count, int) and count > 0 and not written_out(scores.shape[-1]):
         return _up_to(scores, _selected(scores, count), count)
@@ -142,6 +150,7 @@ def lowest(scores: Float[Array, "*batch n"], count: int | Array) -> Float[Array,
 
 def ranks(scores: Float[Array, " n"]) -> Array:
     """[n] place of each score in ascending order, by counting; ties to the lower index."""
+    scores = settled(scores)
     i = jnp.arange(scores.shape[0])
     before = (scores[None, :] < scores[:, None]) | ((scores[None, :] == scores[:, None]) & (i[None, :] < i[:, None]))
     return jnp.sum(before, axis=1)
@@ -149,7 +158,7 @@ def ranks(scores: Float[Array, " n"]) -> Array:
 
 def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
     """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
-    squares = jax.lax.stop_gradient(squares)
+    squares = settled(squares)
     return _up_to(squares, _last_kept(squares, count), count)
 
 
@@ -162,7 +171,7 @@ def _up_to(scores: Float[Array, "*batch n"], last: Float[Array, "*batch"], count
 
 def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     """Sum of the `count` least entries of each row of a symmetric matrix (the zero distance to itself is one)."""
-    squares = jax.lax.stop_gradient(squares)
+    squares = settled(squares)
     if written_out(squares.shape[0]):
         return computed_once(lambda part: add_rows(ranked_rows(part, range(count))), squares)
     last = _last_kept(squares, count)
