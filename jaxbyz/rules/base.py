@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.shortcuts import shortcut
 from jaxbyz.rules.sorting import add_rows, written_out
 
+GROUP = 64  # rows that one fused loop adds up
 State = Any  # a pytree of arrays; () for a rule without memory
 
 
@@ -90,9 +92,29 @@ def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Arr
     """
     m, n = shares.shape
     if m == 1 and written_out(n):
-        parts = [jnp.where(shares[0, i] != 0, shares[0, i] * messages[i], 0.0) for i in range(n)]
-        return add_rows(parts)[None]
+        return _sum(shares[0], messages)[None]
+    if m == 1 and on_cpu():
+        return _sum_in_groups(shares[0], messages)[None]
     return shortcut(jnp.all(shares.any(axis=0)), _product, lambda s, x: _product(s, _used(s, x)), shares, messages)
+
+
+def _sum(share: Float[Array, " n"], messages: Float[Array, "n D"]) -> Float[Array, " D"]:
+    return add_rows([jnp.where(share[i] != 0, share[i] * messages[i], 0.0) for i in range(len(messages))])
+
+
+def _sum_in_groups(share: Float[Array, " n"], messages: Float[Array, "n D"]) -> Float[Array, " D"]:
+    """`_sum` of more rows than are written out, in a loop over groups of at most GROUP."""
+    n, D = messages.shape
+    groups = -(-n // GROUP)
+    size = -(-n // groups)
+
+    def add(i: Array, total: Array) -> Array:
+        start = jnp.minimum(i * size, n - size)
+        new = start + jnp.arange(size) >= i * size  # the last group begins with rows of the one before
+        part = jnp.where(new, jax.lax.dynamic_slice_in_dim(share, start, size), 0.0)
+        return total + _sum(part, jax.lax.dynamic_slice_in_dim(messages, start, size))
+
+    return jax.lax.fori_loop(0, groups, add, jnp.zeros(D, messages.dtype))
 
 
 def _product(shares: Array, messages: Array) -> Array:

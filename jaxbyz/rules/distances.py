@@ -15,6 +15,7 @@ from jaxbyz.rules.sorting import add_rows, computed_once, from_bits, median_rows
 
 TILE = 1024  # coordinates of a [n, TILE] block in the second-level cache
 LANES = 16  # matrix products take rows by so many at a time; those left over cost as much as a whole group
+MANY = 64  # products of more rows are spread over the cores, and best left alone
 
 
 def gram_matrix(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Array]:
@@ -71,7 +72,7 @@ def _resolved(products: Float[Array, "n n"]) -> Bool[Array, ""]:
 def _products(messages: Float[Array, "n D"], centre: Float[Array, " D"] | None) -> Float[Array, "n n"]:
     """⟨x_i − c, x_j − c⟩, exactly symmetric; in tiles of D that stay in the cache: x − c is never written out."""
     n, D = messages.shape
-    tiles = D // TILE if D >= 2 * TILE else 0
+    tiles = D // TILE if D >= 2 * TILE and (n <= MANY or centre is not None) else 0
 
     def tile(start: int | Array, size: int) -> Array:
         x = jax.lax.dynamic_slice_in_dim(messages, start, size, axis=1)
@@ -92,7 +93,7 @@ def _tile_products(y: Float[Array, "n d"]) -> Float[Array, "n n"]:
     """y yᵀ: everyone with the rows that make whole groups of LANES, then the few that are left with each other."""
     exact = jax.lax.Precision.HIGHEST
     whole = len(y) - len(y) % LANES
-    if whole in (0, len(y)):
+    if whole in (0, len(y)) or len(y) > MANY:
         return jnp.matmul(y, y.T, precision=exact)
     most = jnp.matmul(y, y[:whole].T, precision=exact)  # [n, whole]
     corner = jnp.matmul(y[whole:], y[whole:].T, precision=exact)

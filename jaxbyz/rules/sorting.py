@@ -120,12 +120,14 @@ Rowwise = Callable[..., Float[Array, " d"]]  # arrays [*any, d] -> [d]; treats e
 
 
 def computed_once(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
-    """function(*arrays) [D] as a loop over two halves.
+    """function(*arrays) [D] in a loop of one turn, of which XLA cannot know that it is one.
 
     XLA on a CPU would otherwise fuse what makes the row into every loop that uses it, and run a whole network again for
     each of n rows that it is subtracted from. It takes optimization barriers away before it fuses; a loop it leaves be.
     """
-    return _in_parts(function, -(-arrays[0].shape[-1] // 2), *arrays)
+    first = to_bits(arrays[0][(0,) * arrays[0].ndim])
+    start = jnp.minimum(first, 0), jnp.zeros(arrays[0].shape[-1], arrays[0].dtype)
+    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (jnp.ones_like(c[0]), function(*arrays)), start)[1]
 
 
 def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"], fixed: tuple[Any, ...] = ()) -> Float[Array, " D"]:
