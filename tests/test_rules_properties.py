@@ -16,7 +16,7 @@ from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
 from jaxbyz.rules.diameter import _by_levels, _by_search
 from jaxbyz.rules.distances import _bisected, lowest, neighbour_sums, squared_distances
 from jaxbyz.rules.smea import filtered_subset, scatter_values
-from jaxbyz.rules.sorting import _staged_sort, comparators, median_rows, ranked_rows
+from jaxbyz.rules.sorting import _in_parts, _staged_sort, comparators, median_rows, ranked_rows
 
 K, D, F = 9, 3, 2
 numbers = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
@@ -269,19 +269,51 @@ def test_rows_written_out_in_columns_or_in_stages_give_the_same(rule, monkeypatc
     expected = jax.jit(aggregate)(x)
     monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 32)
     monkeypatch.setattr("jaxbyz.rules.sorting.COLUMNS", 7)
-    stages = []
-    monkeypatch.setattr("jaxbyz.rules.sorting._staged_sort", lambda x: stages.append(x.shape) or _staged_sort(x))
+    monkeypatch.setattr("jaxbyz.rules.base.GROUP", 15)
+    columns, stages = [], []
+    monkeypatch.setattr("jaxbyz.rules.sorting._in_parts", lambda f, *rest: columns.append(f) or _in_parts(f, *rest))
+    monkeypatch.setattr("jaxbyz.rules.sorting._staged_sort", lambda x: stages.append(x) or _staged_sort(x))
     alone = jax.jit(lambda x: aggregate(x))(x)
-    once = len(stages)
+    assert columns and (not stages or rule == "rfa")  # RFA also ranks n numbers
     batch = jax.jit(jax.vmap(aggregate))(x[None])[0]
-    if rule in ("median", "trimmed-mean", "meamed"):
-        assert all(shape[1] != 7 for shape in stages) and len(stages) > once
-    for module in ("sorting", "distances"):
+    assert stages
+    for module in ("base", "coordinatewise", "distances", "sorting"):
         monkeypatch.setattr(f"jaxbyz.rules.{module}.on_cpu", lambda: False)
     monkeypatch.setattr("jaxbyz.rules.sorting.small_loops_are_whole", lambda: False)
     gpu = jax.jit(lambda x: aggregate(x))(x)
     for found in (alone, batch, gpu):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "meamed"])
+def test_large_messages_are_not_copied_unless_one_is_unusable(rule, monkeypatch):
+    x = np.random.default_rng(6).normal(size=(9, 12)).astype(np.float32)
+    bad = x.copy()
+    bad[3] = np.inf
+    expected = [jb.aggregate(rule, jax.random.key(0), y, byzantine=2) for y in (x, bad)]
+    monkeypatch.setattr("jaxbyz.rules.coordinatewise.LARGE", 100)
+    call = jax.jit(lambda y: jb.aggregate(rule, jax.random.key(0), y, byzantine=2))
+    np.testing.assert_array_equal([call(x), call(bad)], expected)
+
+
+@pytest.mark.parametrize("rule", ["rfa", "rfa:start=zero", "trimmed-mean", "centered-clipping"])
+def test_gradients_of_many_messages(rule, monkeypatch):
+    """Backwards, of more messages than RFA's short way, networks and sums written out take: against differences."""
+    monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 12)
+    monkeypatch.setattr("jaxbyz.rules.sorting.COLUMNS", 2)
+    monkeypatch.setattr("jaxbyz.rules.base.GROUP", 8)
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(7).normal(size=(20, 9)))
+        aim = jnp.asarray(np.random.default_rng(8).normal(size=9))
+
+        def along(x):
+            return jb.aggregate(rule, jax.random.key(0), x, byzantine=4) @ aim
+
+        value, gradient = jax.jit(jax.value_and_grad(along))(x)
+        step = 1e-6 * np.random.default_rng(9).normal(size=x.shape)
+        slope = (jax.jit(along)(x + step) - jax.jit(along)(x - step)) / 2
+        assert np.isfinite(value) and abs(slope) > 0
+        np.testing.assert_allclose(jnp.sum(gradient * step), slope, rtol=2e-3)
 
 
 @pytest.mark.parametrize("count", [1, 50, 199, 200])

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
-from jaxbyz.rules.shortcuts import shortcut
+from jaxbyz.rules.shortcuts import alone_or_batched, shortcut
 from jaxbyz.rules.sorting import add_rows, written_out
 
 GROUP = 64  # rows that one fused loop adds up
@@ -87,22 +87,28 @@ def chosen(weights: Float[Array, " n"], ok: Array) -> Float[Array, " n"]:
 def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Array, "m D"]:
     """shares @ messages with 0·inf = 0: rows nobody uses count as zero. Exact for a one-hot share.
 
-    One row (m = 1) is summed in one fused loop over D. Several are a product, without a copy of the messages unless
-    there is a row to leave out.
+    One row (m = 1) of not too many messages is summed in one fused loop over D. Otherwise it is a product, unless there
+    is a row to leave out: one row of a single call is then summed group by group, and several need a copy of the
+    messages.
     """
-    m, n = shares.shape
-    if m == 1 and written_out(n):
+    if shares.shape[0] == 1 and written_out(shares.shape[1]):
         return _sum(shares[0], messages)[None]
-    if m == 1 and on_cpu():
-        return _sum_in_groups(shares[0], messages)[None]
-    return shortcut(jnp.all(shares.any(axis=0)), _product, lambda s, x: _product(s, _used(s, x)), shares, messages)
+    if not on_cpu():
+        return _product_of_used(shares, messages)
+    return shortcut(jnp.all(shares.any(axis=0)), _product, _without_unused, shares, messages)
+
+
+def _without_unused(shares: Array, messages: Array) -> Array:
+    if shares.shape[0] > 1:
+        return _product_of_used(shares, messages)
+    return alone_or_batched(_sum_in_groups, _product_of_used, shares, messages)
 
 
 def _sum(share: Float[Array, " n"], messages: Float[Array, "n D"]) -> Float[Array, " D"]:
     return add_rows([jnp.where(share[i] != 0, share[i] * messages[i], 0.0) for i in range(len(messages))])
 
 
-def _sum_in_groups(share: Float[Array, " n"], messages: Float[Array, "n D"]) -> Float[Array, " D"]:
+def _sum_in_groups(shares: Float[Array, "1 n"], messages: Float[Array, "n D"]) -> Float[Array, "1 D"]:
     """`_sum` of more rows than are written out, in a loop over groups of at most GROUP."""
     n, D = messages.shape
     groups = -(-n // GROUP)
@@ -111,10 +117,10 @@ def _sum_in_groups(share: Float[Array, " n"], messages: Float[Array, "n D"]) -> 
     def add(i: Array, total: Array) -> Array:
         start = jnp.minimum(i * size, n - size)
         new = start + jnp.arange(size) >= i * size  # the last group begins with rows of the one before
-        part = jnp.where(new, jax.lax.dynamic_slice_in_dim(share, start, size), 0.0)
+        part = jnp.where(new, jax.lax.dynamic_slice_in_dim(shares[0], start, size), 0.0)
         return total + _sum(part, jax.lax.dynamic_slice_in_dim(messages, start, size))
 
-    return jax.lax.fori_loop(0, groups, add, jnp.zeros(D, messages.dtype))
+    return jax.lax.fori_loop(0, groups, add, jnp.zeros(D, messages.dtype))[None]
 
 
 def _product(shares: Array, messages: Array) -> Array:
@@ -125,6 +131,10 @@ def _product(shares: Array, messages: Array) -> Array:
 def _mix_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     (shares, messages), (d_shares, d_messages) = primals, tangents
     return mix(shares, messages), _product(d_shares, _used(shares, messages)) + _product(shares, d_messages)
+
+
+def _product_of_used(shares: Array, messages: Array) -> Array:
+    return _product(shares, _used(shares, messages))
 
 
 def _used(shares: Array, messages: Array) -> Array:

@@ -70,7 +70,8 @@ def _resolved(products: Float[Array, "n n"]) -> Bool[Array, ""]:
 
 @jax.custom_jvp
 def _products(messages: Float[Array, "n D"], centre: Float[Array, " D"] | None) -> Float[Array, "n n"]:
-    """⟨x_i − c, x_j − c⟩, exactly symmetric; in tiles of D that stay in the cache: x − c is never written out."""
+    """⟨x_i − c, x_j − c⟩, exactly symmetric; in tiles of D that stay in the cache, unless rows are MANY and c = 0:
+    x − c is never written out."""
     n, D = messages.shape
     tiles = D // TILE if D >= 2 * TILE and (n <= MANY or centre is not None) else 0
 
@@ -90,7 +91,8 @@ def _products(messages: Float[Array, "n D"], centre: Float[Array, " D"] | None) 
 
 
 def _tile_products(y: Float[Array, "n d"]) -> Float[Array, "n n"]:
-    """y yᵀ: everyone with the rows that make whole groups of LANES, then the few that are left with each other."""
+    """y yᵀ: everyone with the rows that make whole groups of LANES, then the few that are left with each other, where
+    these few would matter."""
     exact = jax.lax.Precision.HIGHEST
     whole = len(y) - len(y) % LANES
     if whole in (0, len(y)) or len(y) > MANY:

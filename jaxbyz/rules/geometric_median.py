@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, inverse_norm_above, largest_square, mix, squared_norms, weighted
@@ -66,8 +66,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
 
     def by_differences(messages: Array) -> Array:
         def from_point(w: Array) -> tuple[Array, Array]:
-            z = computed_once(lambda part: mix(w[None], part)[0], messages)
-            return squared_norms(messages - z[None]), jnp.asarray(True)
+            return squared_norms(messages - _mean_once(w, messages)[None]), jnp.asarray(True)
 
         return iterate(messages, from_point)[0]
 
@@ -101,3 +100,14 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         return share
 
     return weighted(weights)
+
+
+@jax.custom_jvp
+def _mean_once(w: Float[Array, " n"], messages: Float[Array, "n D"]) -> Float[Array, " D"]:
+    """Σ_i w_i x_i, not computed again for each message it is subtracted from."""
+    return computed_once(lambda x: mix(w[None], x)[0], messages)
+
+
+@_mean_once.defjvp
+def _mean_once_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _mean_once(*primals), jax.jvp(lambda w, x: mix(w[None], x)[0], primals, tangents)[1]

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, weighted
 from jaxbyz.rules.coordinatewise import around_median, cast_votes, mean_over_parameters, selected_mean
-from jaxbyz.rules.distances import lowest, neighbour_sums, squared_distances
+from jaxbyz.rules.distances import lowest, neighbour_sums, settled, squared_distances
 
 
 def krum_scores(squares: Float[Array, "n n"], byzantine: int, neighbours: int | None) -> Float[Array, " n"]:
@@ -90,7 +90,7 @@ def _take_in_turn(squares: Float[Array, "n n"], f: int, count: int) -> Array:
         living = alive[order].astype(squares.dtype)
         # Itself, at distance zero, is counted too: one more than the number of others.
         among = (living @ upto) <= jnp.maximum(n - t - f - 1, 2).astype(squares.dtype)
-        scores = jnp.where(alive, jnp.sum(living * among * finite, axis=1), jnp.inf)
+        scores = settled(jnp.where(alive, jnp.sum(living * among * finite, axis=1), jnp.inf))
         winner = jnp.argmin(jnp.where(scores == jnp.min(scores), start, jnp.inf))
         winner = jnp.where(jnp.isfinite(start[winner]), winner, jnp.argmin(scores))
         return alive.at[winner].set(False), picked.at[t].set(winner.astype(jnp.int32))

@@ -1,4 +1,4 @@
-"""A quick way and a safe way to the same result, chosen by looking at the numbers."""
+"""Two ways to the same result, chosen by looking at the numbers, or by whether there is a batch of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,22 @@ def shortcut(holds: Array, quick: Callable[..., Any], safe: Callable[..., Any], 
     derivative of its own: this one has none.
     """
 
-    @jax.custom_batching.custom_vmap
-    def choose(holds: Array, *operands: Any) -> Any:
-        return jax.lax.cond(holds, quick, safe, *operands)
+    return alone_or_batched(
+        lambda holds, *operands: jax.lax.cond(holds, quick, safe, *operands),
+        lambda holds, *operands: safe(*operands),
+        holds,
+        *operands,
+    )
+
+
+def alone_or_batched(alone: Callable[..., Any], batched: Callable[..., Any], *operands: Any) -> Any:
+    """alone(*operands), or batched(*operands) under `vmap`. Without a derivative, as `shortcut`."""
+    choose = jax.custom_batching.custom_vmap(alone)
 
     @choose.def_vmap
-    def _batch(size: int, batched: list[Any], holds: Array, *operands: Any) -> tuple[Any, Any]:
-        axes = jax.tree.map(lambda mapped: 0 if mapped else None, tuple(batched[1:]))
-        result = jax.vmap(safe, in_axes=axes, axis_size=size)(*operands)
+    def _batch(size: int, mapped: list[Any], *operands: Any) -> tuple[Any, Any]:
+        axes = jax.tree.map(lambda here: 0 if here else None, tuple(mapped))
+        result = jax.vmap(batched, in_axes=axes, axis_size=size)(*operands)
         return result, jax.tree.map(lambda _: True, result)
 
-    return choose(holds, *operands)
+    return choose(*operands)

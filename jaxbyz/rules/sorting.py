@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxbyz.backend import on_cpu, small_loops_are_whole
-from jaxbyz.rules.shortcuts import shortcut
+from jaxbyz.rules.shortcuts import alone_or_batched
 
 # LLVM makes vector instructions of a loop that reads at most this many rows, because it must rule out that each of them
 # overlaps with what is written. Beyond, a network of whole stages takes over, or one in columns.
@@ -104,11 +104,7 @@ def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
 
     def median(part: Array) -> Array:
         n = part.shape[0]
-        rows = (
-            [jnp.where(jnp.isnan(row), jnp.inf, row) for row in part]
-            if written_out(n)
-            else (jnp.where(jnp.isnan(part), jnp.inf, part))
-        )
+        rows = [jnp.where(jnp.isnan(row), jnp.inf, row) for row in part]
         middle = ranked_rows(rows, range((n - 1) // 2, n // 2 + 1))
         value = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
         return jnp.where(jnp.isfinite(value), value, 0.0)
@@ -120,11 +116,14 @@ Rowwise = Callable[..., Float[Array, " d"]]  # arrays [*any, d] -> [d]; treats e
 
 
 def computed_once(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
-    """function(*arrays) [D] in a loop of one turn, of which XLA cannot know that it is one.
+    """function(*arrays) [D], and on a CPU in a loop of one turn, of which XLA cannot know that it is one.
 
-    XLA on a CPU would otherwise fuse what makes the row into every loop that uses it, and run a whole network again for
-    each of n rows that it is subtracted from. It takes optimization barriers away before it fuses; a loop it leaves be.
+    XLA would otherwise fuse what makes the row into every loop that uses it, and run a whole network again for each of
+    n rows that it is subtracted from. On a CPU it takes optimization barriers away before it fuses; a loop it leaves
+    be. Not differentiated backwards.
     """
+    if not on_cpu():
+        return jax.lax.optimization_barrier(function(*arrays))
     first = to_bits(arrays[0][(0,) * arrays[0].ndim])
     start = jnp.minimum(first, 0), jnp.zeros(arrays[0].shape[-1], arrays[0].dtype)
     return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (jnp.ones_like(c[0]), function(*arrays)), start)[1]
@@ -151,7 +150,7 @@ def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"], fixed: tuple[
     def as_it_is(arrays: tuple[Array, ...], fixed: tuple[Any, ...]) -> Array:
         return function(*arrays, *fixed)
 
-    return shortcut(jnp.asarray(True), columns, as_it_is, arrays, fixed)
+    return alone_or_batched(columns, as_it_is, arrays, fixed)
 
 
 def _in_parts(function: Rowwise, size: int, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
