@@ -231,10 +231,16 @@ def main() -> None:
             best = min(min(turn) for turn in samples["jaxbyz"])
             print(f"{size:>12} {name:18s} f={f:<3d} {best * 1e3:9.3f} ms  " + "  ".join(
                 f"{p} ×{r[0]} ({r[1]}–{r[2]})" for p, r in ratios.items()), flush=True)  # fmt: skip
-            Path(options.out).write_text(json.dumps(record, indent=1) + "\n")
+            Path(options.out).write_text(as_lines(record))
     if there is not None:
         there.stdin.close()
         there.wait()
+
+
+def as_lines(record: dict) -> str:
+    """JSON with a row of the table a line."""
+    head = json.dumps(record | {"rows": []})
+    return head[:-2] + "\n" + ",\n".join(map(json.dumps, record["rows"])) + "\n]}\n"
 
 
 def _processor() -> str:
