@@ -104,12 +104,16 @@ def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
 
     def median(part: Array) -> Array:
         n = part.shape[0]
-        rows = [jnp.where(jnp.isnan(row), jnp.inf, row) for row in part]
+        rows = [_without_nan(row) for row in part] if written_out(n) else _without_nan(part)
         middle = ranked_rows(rows, range((n - 1) // 2, n // 2 + 1))
         value = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
         return jnp.where(jnp.isfinite(value), value, 0.0)
 
     return in_columns(partial(computed_once, median), jax.lax.stop_gradient(messages))
+
+
+def _without_nan(values: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    return jnp.where(jnp.isnan(values), jnp.inf, values)
 
 
 Rowwise = Callable[..., Float[Array, " d"]]  # arrays [*any, d] -> [d]; treats each coordinate (the last axis) alone
