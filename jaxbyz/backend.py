@@ -28,7 +28,7 @@ PATIENCE = " ".join(
 # On a CPU a loop is a list of calls, each with its own cost. One that touches fewer bytes a turn becomes one function:
 # LunarLander's solver is three times faster so.
 SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=500000"
-# XLA uses half of a CPU's widest registers by default. Sorting networks are up to twice as fast with all of them.
+# XLA uses half of a CPU's widest registers by default. Sorting networks are twice as fast with all of them.
 WIDE = "--xla_cpu_prefer_vector_width=512"
 
 

@@ -18,7 +18,7 @@ from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
 from jaxbyz.rules.shortcuts import shortcut
-from jaxbyz.rules.sorting import add_rows, computed_once, in_columns, median_rows, ranked_rows, written_out
+from jaxbyz.rules.sorting import add_rows, in_columns, median_rows, ranked_once, ranked_rows, written_out
 
 # On a CPU messages of so many numbers leave the caches, and a copy with votes cast costs as much as the network. A
 # program for the case that all are usable is then worth its compilation, if they are not too many.
@@ -45,12 +45,10 @@ def middle(drop: int) -> Selection:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-
-        def end(rank: int) -> Array:
-            kth = partial(computed_once, lambda part: ranked_rows(part, range(rank, rank + 1))[0])
-            return in_columns(kth, messages)[None]
-
-        low, high = end(drop), end(n - drop - 1)
+        low, high = (
+            ranked_once(lambda part, r=r: ranked_rows(part, range(r, r + 1))[0], messages)[None]
+            for r in (drop, n - drop - 1)
+        )
         inside = (messages > low) & (messages < high)
         at_low, at_high = messages == low, messages == high
         # Values tied with an end share equally the places left at that end.
@@ -72,7 +70,7 @@ def around_median(drop: int) -> Selection:
             last = part.shape[0] - drop - 1
             return ranked_rows([jnp.abs(row - centre) for row in part], range(last, last + 1))[0]
 
-        return in_columns(partial(computed_once, reach), messages, median)
+        return ranked_once(reach, messages, median)
 
     def mean(messages: Array) -> Array:
         count = messages.shape[0] - drop
@@ -123,9 +121,8 @@ def _selected_mean_jvp(
 ) -> tuple[Array, Array]:
     (messages, ok), (d_messages, _) = primals, tangents
     weights = selection.weights(cast_votes(messages, ok))
-    return selected_mean(selection, messages, ok), jnp.einsum(
-        "nd,nd->d", weights, jnp.where(ok[:, None], d_messages, 0.0)
-    )
+    moved = jnp.einsum("nd,nd->d", weights, jnp.where(ok[:, None], d_messages, 0.0))
+    return selected_mean(selection, messages, ok), moved
 
 
 def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Array, "n D"]:
@@ -135,23 +132,23 @@ def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Ar
     return jnp.where(ok[:, None], messages, jnp.where(odd, -jnp.inf, jnp.inf)[:, None])
 
 
-def mean_over_parameters(weights: Float[Array, "n D"]) -> Float[Array, " n"]:
-    """Each sender's weight, averaged over coordinates."""
+def counted(selection: Selection, messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> tuple[Array, Array]:
+    """The mean of the selected votes [D], and each sender's weight in it, averaged over coordinates [n].
+
+    More unusable messages than the selection stands leave no answer; zero is at least a number.
+    """
+    vector = selected_mean(selection, messages, ok)
+    weights = selection.weights(cast_votes(jax.lax.stop_gradient(messages), ok))
     D = weights.shape[1]
-    return weights @ jnp.full(D, 1.0 / D, weights.dtype)
+    return jnp.where(jnp.isfinite(vector), vector, 0.0), weights @ jnp.full(D, 1.0 / D, weights.dtype)
 
 
 def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
     """An aggregator from a selection of order statistics; an unusable message stands at one end, +∞ or −∞."""
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
-        selection = select(messages.shape[0])
-        ok = usable(messages)
-        vector = selected_mean(selection, messages, ok)
-        votes = cast_votes(jax.lax.stop_gradient(messages), ok)
-        shares = mean_over_parameters(selection.weights(votes))
-        # More unusable messages than the rule stands leave no answer; zero is at least a number.
-        return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
+        vector, shares = counted(select(messages.shape[0]), messages, usable(messages))
+        return Outcome(vector[None], shares[None], state)
 
     return Rule(apply)
 

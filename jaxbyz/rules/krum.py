@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, weighted
-from jaxbyz.rules.coordinatewise import around_median, cast_votes, mean_over_parameters, selected_mean
+from jaxbyz.rules.coordinatewise import around_median, counted
 from jaxbyz.rules.distances import lowest, neighbour_sums, settled, squared_distances
 
 
@@ -66,12 +66,9 @@ def bulyan(byzantine: int = 0) -> Rule:
         squares = jax.lax.stop_gradient(squared_distances(messages))
         picked = _take_in_turn(squares, byzantine, theta)
         ok = jnp.isfinite(jnp.diagonal(squares))[picked]
-        selection = around_median(2 * byzantine)
-        vector = selected_mean(selection, messages[picked], ok)
-        votes = cast_votes(jax.lax.stop_gradient(messages[picked]), ok)
-        part = mean_over_parameters(selection.weights(votes))
-        shares = jnp.zeros(n, messages.dtype).at[picked].add(part)
-        return Outcome(jnp.where(jnp.isfinite(vector), vector, 0.0)[None], shares[None], state)
+        vector, parts = counted(around_median(2 * byzantine), messages[picked], ok)
+        shares = jnp.zeros(n, messages.dtype).at[picked].add(parts)
+        return Outcome(vector[None], shares[None], state)
 
     return Rule(apply)
 

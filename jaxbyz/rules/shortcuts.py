@@ -16,7 +16,6 @@ def shortcut(holds: Array, quick: Callable[..., Any], safe: Callable[..., Any], 
     only `safe` is run, and what was computed for the other alone is never executed. For use inside a function with a
     derivative of its own: this one has none.
     """
-
     return alone_or_batched(
         lambda holds, *operands: jax.lax.cond(holds, quick, safe, *operands),
         lambda holds, *operands: safe(*operands),

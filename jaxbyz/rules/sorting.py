@@ -109,7 +109,7 @@ def median_rows(messages: Float[Array, "n D"]) -> Float[Array, " D"]:
         value = middle[0] if len(middle) == 1 else 0.5 * (middle[0] + middle[1])
         return jnp.where(jnp.isfinite(value), value, 0.0)
 
-    return in_columns(partial(computed_once, median), jax.lax.stop_gradient(messages))
+    return ranked_once(median, jax.lax.stop_gradient(messages))
 
 
 def _without_nan(values: Float[Array, "*any"]) -> Float[Array, "*any"]:
@@ -155,6 +155,11 @@ def in_columns(function: Rowwise, *arrays: Float[Array, "*any D"], fixed: tuple[
         return function(*arrays, *fixed)
 
     return alone_or_batched(columns, as_it_is, arrays, fixed)
+
+
+def ranked_once(function: Rowwise, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
+    """A row that comes from a network, of however many rows, and is used for each of them."""
+    return in_columns(partial(computed_once, function), *arrays)
 
 
 def _in_parts(function: Rowwise, size: int, *arrays: Float[Array, "*any D"]) -> Float[Array, " D"]:
