@@ -21,7 +21,7 @@ demo: setup
 	$(BIN)/jaxbyz train --algorithm decbyzpg $(LIARS) --out demo/decbyzpg
 	$(BIN)/jaxbyz train --algorithm dec-page-pg $(LIARS) --out demo/dec-page-pg
 	$(BIN)/jaxbyz plot demo/decbyzpg demo/dec-page-pg --out demo/curves.png --title "13 agents, 3 of them lie (AvgZero)"
-	$(BIN)/jaxbyz report demo --out demo/report.html --animations 1
+	$(BIN)/jaxbyz report demo/decbyzpg demo/dec-page-pg --out demo/report.html --animations 1
 
 test: setup lint types docs unit
 

@@ -202,9 +202,9 @@ def main() -> None:
         else:
             draw(arguments.out, arguments.plot)
         return
-    from jaxbyz.cli import prepare_jax
+    from jaxbyz.backend import prepare
 
-    prepare_jax()
+    prepare()
     for name in arguments.names or known:
         run(name, known[name], arguments.seeds, arguments.trajectories, arguments.out)
 

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 
 from jaxbyz import experiment
-from jaxbyz.cli import prepare_jax
+from jaxbyz.backend import prepare
 from jaxbyz.config import resolve
 from jaxbyz.report.tables import arrival, smoothed
 from jaxbyz.results import describe_environment, write_json
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/speedup.json"))
     given = parser.parse_args()
-    prepare_jax()
+    prepare()
     report: dict = {
         "command": "python benchmarks/speedup.py", "environment": describe_environment(), "seeds": given.seeds,
         "level": LEVEL, "runs": {}, "best": {},

@@ -30,8 +30,8 @@ from jaxbyz.algorithms import Algorithm, State, byzpg, decbyzpg
 from jaxbyz.api import make_agreement, make_attack, make_rule
 from jaxbyz.attacks import View
 from jaxbyz.attacks.base import Forge, honest_mean
+from jaxbyz.backend import prepare
 from jaxbyz.certify.configurations import HONEST, honest_rows
-from jaxbyz.cli import prepare_jax
 from jaxbyz.environments import tabular
 from jaxbyz.estimators import Estimator, estimate, importance_weights
 from jaxbyz.page import Page
@@ -510,7 +510,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/theory.json"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/images"))
     given = parser.parse_args()
-    prepare_jax()
+    prepare()
     begin = time.monotonic()
     c = constants()
     print(c, flush=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jaxbyz.algorithms import Algorithm, Metrics, State, byzpg, dec_page_pg, decbyzpg, fed_page_pg, page_pg
     from jaxbyz.api import aggregate, agree, attack
     from jaxbyz.attacks import Attack, Interference, View, avg_zero, large_noise, no_attack, random_action
+    from jaxbyz.backend import prepare
     from jaxbyz.config import Config, build, resolve
     from jaxbyz.environments import Environment, make_environment
     from jaxbyz.estimators import Estimator
@@ -66,6 +67,7 @@ __all__ = [
     "no_attack",
     "page_pg",
     "pre_aggregators",
+    "prepare",
     "random_action",
     "resolve",
     "rfa",
@@ -92,6 +94,7 @@ _HOME = {
     "large_noise": "jaxbyz.attacks",
     "no_attack": "jaxbyz.attacks",
     "random_action": "jaxbyz.attacks",
+    "prepare": "jaxbyz.backend",
     "Config": "jaxbyz.config",
     "build": "jaxbyz.config",
     "resolve": "jaxbyz.config",

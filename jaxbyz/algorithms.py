@@ -20,13 +20,14 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.agreements import Agreement, diameter, run_agreement
-from jaxbyz.attacks import Attack, no_attack
+from jaxbyz.api import make_attack, make_rule
+from jaxbyz.attacks import Attack
 from jaxbyz.communication import exchange, omniscient_view, received
 from jaxbyz.environments import Environment
 from jaxbyz.meshes import FLOAT_BYTES, Places
 from jaxbyz.page import Page, Sampled, sampler, switch
 from jaxbyz.policies import Policy
-from jaxbyz.registry import Registry
+from jaxbyz.registry import Registry, UsageError
 from jaxbyz.rules import Receiver, Rule, mean
 from jaxbyz.schedules import Schedule, fixed
 
@@ -123,20 +124,26 @@ def decbyzpg(
     policy: Policy,
     *,
     agents: int,
-    aggregator: Rule,
+    aggregator: Rule | str | Callable[..., Array],
     agreement: Agreement | None,
     optimizer: optax.GradientTransformation,
     byzantine: int = 0,
-    attack: Attack | None = None,
+    attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
 ) -> Algorithm:
-    """DecByzPG (Algorithm 2): every agent samples, aggregates what it receives, steps, and agrees on parameters."""
+    """DecByzPG (Algorithm 2): every agent samples, aggregates what it receives, steps, and agrees on parameters.
+
+    The aggregator and the attack may be names (`"bucketing+rfa"`) or plain functions, too.
+    """
+    if agreement is not None and not isinstance(agreement, Agreement):
+        raise UsageError(f"agreement={agreement!r}: an Agreement is wanted, as Agreement(mda({byzantine}), rounds=4)")
     page.check()
     K, D = agents, policy.size
-    attack = no_attack() if attack is None else attack
+    aggregator = make_rule(aggregator, K, byzantine)
+    attack = make_attack("none" if attack is None else attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     interference = attack.interfere(environment.actions) if attack.interfere else None
     always_large = _always_large(p, period)
@@ -195,10 +202,10 @@ def byzpg(
     policy: Policy,
     *,
     agents: int,
-    aggregator: Rule,
+    aggregator: Rule | str | Callable[..., Array],
     optimizer: optax.GradientTransformation,
     byzantine: int = 0,
-    attack: Attack | None = None,
+    attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
@@ -211,7 +218,8 @@ def byzpg(
     """
     page.check()
     K, D = agents, policy.size
-    attack = no_attack() if attack is None else attack
+    aggregator = make_rule(aggregator, K, byzantine)
+    attack = make_attack("none" if attack is None else attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     interference = attack.interfere(environment.actions) if attack.interfere else None
     always_large = _always_large(p, period)

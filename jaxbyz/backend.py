@@ -40,6 +40,27 @@ def set_flags() -> None:
     os.environ["XLA_FLAGS"] = " ".join([given, *ours]).strip()
 
 
+def available_cores() -> int:
+    """Cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def prepare() -> None:
+    """What the command line does before JAX starts: one host device a core, XLA's flags (`set_flags`), and compiled
+    programs are kept between runs. Call it first in a script of your own; once JAX runs, only the last is done."""
+    try:
+        jax.config.update("jax_num_cpu_devices", available_cores())
+    except RuntimeError:  # JAX has started already, in a notebook or a test: take it as it is
+        pass
+    else:
+        set_flags()
+    if jax.config.values.get("jax_compilation_cache_dir") is None:
+        root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small ones
+
+
 def patient() -> bool:
     """Whether host devices wait for each other."""
     return "collective_call" in os.environ.get("XLA_FLAGS", "")

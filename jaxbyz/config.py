@@ -23,7 +23,7 @@ from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator, incompa
 from jaxbyz.page import PREVIOUS, Page
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, mlp_policy
 from jaxbyz.presets import DEFAULT_PRESET, PRESETS
-from jaxbyz.registry import Entry, UsageError, parse_spec, typed
+from jaxbyz.registry import Entry, UsageError, parse_spec, typed, unknown
 from jaxbyz.rules import aggregators, check_rule, pre_aggregators
 from jaxbyz.schedules import schedules
 
@@ -102,7 +102,8 @@ HINTS = typing.get_type_hints(Config)
 def resolve(preset: str | None = None, **given: Any) -> Config:
     """A configuration from options given, then the preset's numbers, then the general defaults.
 
-    Without a preset, the one for the environment is taken (`cartpole` for CartPole-v1), or `default`.
+    Without a preset, the one for the environment is taken (`cartpole` for CartPole-v1), or `default`. An aggregator
+    written as `bucketing+rfa` is the aggregator `rfa` with the pre-aggregator `bucketing`.
     """
     for name in given:
         if name not in FIELDS:
@@ -113,17 +114,32 @@ def resolve(preset: str | None = None, **given: Any) -> Config:
     if preset is None:
         preset = DEFAULT_PRESET.get(given.get("env", Config.env), "default")
     if preset not in PRESETS:
-        near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.3)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"preset={preset!r} is unknown{hint} known: {', '.join(PRESETS)}")
-    config = Config(**{**PRESETS[preset][1], **given})
+        near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.4)
+        raise UsageError(unknown("preset", preset, near, PRESETS))
+    before, plus, last = str(given.get("aggregator", "")).rpartition("+")
+    if plus and "pre_aggregator" in given:
+        raise UsageError(
+            f"aggregator={given['aggregator']!r} with pre_aggregator={given['pre_aggregator']!r}: keep one"
+        )
+    if plus:
+        given |= {"aggregator": last, "pre_aggregator": before}
+    return check(Config(**{**PRESETS[preset][1], **given}))
+
+
+def effective(config: Config) -> Config:
+    """With what the algorithm brings itself in place of options that it does not read."""
     if config.algorithm == "page-pg":
-        config = dataclasses.replace(config, agents=1, byzantine=0, attack="none")
-    return check(config)
+        config = dataclasses.replace(config, agents=1, byzantine=0, attack="none", schedule="fixed")
+    if config.algorithm in NAIVE:
+        config = dataclasses.replace(config, aggregator="mean", pre_aggregator="none")
+    if config.algorithm in (*NAIVE, *CENTRAL):
+        config = dataclasses.replace(config, agreement="none")
+    return config
 
 
-def check(config: Config) -> Config:
-    """Refuse what makes no sense: one line that names the option, the value and what is allowed."""
+def check(config: Config, *, names: bool = True) -> Config:
+    """The `effective` configuration. What makes no sense is refused: one line that names the option, the value and
+    what is allowed. With names=False rules and attacks that are not registered here are taken for somebody's own."""
     c = config
     for name in ("agents", "seeds", "trajectories", "N", "B", "horizon"):
         if getattr(c, name) < 1:
@@ -169,30 +185,47 @@ def check(config: Config) -> Config:
         )
     if (problem := incompatible(c.estimator, c.weights, c.baseline)) is not None:
         raise UsageError(problem)
-    _check_tolerance(c)
+    c = effective(c)
+    if names:
+        _check_names(config)
+        _check_limits(c)
     return c
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         near = difflib.get_close_matches(value, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"{name}={value!r} is unknown{hint} known: {', '.join(known)}")
+        raise UsageError(unknown(name, value, near, known))
 
 
-def _check_tolerance(c: Config) -> None:
-    """The names exist, and f stays below every limit that applies."""
+def _check_names(c: Config) -> None:
+    """The names exist, of what the algorithm does not read too."""
     algorithms[c.algorithm]
     environments[c.env]
     attacks[parse_spec(c.attack)[0]]
     schedules[c.schedule]
-    rule = aggregators[parse_spec(c.aggregator)[0]]
-    agreement = agreements[parse_spec(c.agreement)[0]]
+    aggregators[parse_spec(c.aggregator)[0]]
+    agreements[parse_spec(c.agreement)[0]]
     if c.pre_aggregator != "none":
         for part in c.pre_aggregator.split("+"):
             pre_aggregators[parse_spec(part)[0]]
+
+
+def registered(config: Config) -> bool:
+    """Whether everything that the configuration names is known here: somebody's own rule need not be."""
+    try:
+        _check_names(config)
+    except UsageError:
+        return False
+    return True
+
+
+def _check_limits(c: Config) -> None:
+    """f stays below every limit that applies."""
     if c.unsafe or c.byzantine == 0:
         return
+    rule = aggregators[parse_spec(c.aggregator)[0]]
+    agreement = agreements[parse_spec(c.agreement)[0]]
     limits: list[tuple[str, str, Entry]] = []
     if c.algorithm not in NAIVE:
         limits.append(("aggregator", rule.name, rule))
@@ -221,7 +254,7 @@ def agreement_of(config: Config) -> Agreement | None:
 
 def agrees(config: Config) -> bool:
     """Whether agents agree on parameters: there is nothing to agree on with a server, and naive algorithms do not."""
-    return config.algorithm not in (*CENTRAL, *NAIVE) and config.agreement != "none"
+    return effective(config).agreement != "none"
 
 
 def build(config: Config, iterations: int | None = None) -> Algorithm:
@@ -282,6 +315,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     return {**dataclasses.asdict(config), "hidden": list(config.hidden)}
 
 
-def from_dict(values: dict[str, Any]) -> Config:
+def from_dict(values: dict[str, Any], *, names: bool = True) -> Config:
     """Back from JSON; checked."""
-    return check(Config(**{name: typed(name, HINTS[name], values[name]) for name in FIELDS if name in values}))
+    given = {name: typed(name, HINTS[name], values[name]) for name in FIELDS if name in values}
+    return check(Config(**given), names=names)

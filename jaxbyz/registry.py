@@ -7,7 +7,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +20,12 @@ class UsageError(ValueError):
 def first_line(error: BaseException) -> str:
     """What an error says, in one line; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def unknown(kind: str, name: str, near: Sequence[str], known: Iterable[str]) -> str:
+    """What to say of a name that nobody has."""
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return f"{kind}={name!r} is unknown;{hint} known: {', '.join(known)}"
 
 
 class Entry(NamedTuple):
@@ -119,8 +125,7 @@ class Registry:
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:
             near = difflib.get_close_matches(name, self._entries, n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{self.kind}={name!r} is unknown{hint} known: {', '.join(self._entries)}")
+            raise UsageError(unknown(self.kind, name, near, self._entries))
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:

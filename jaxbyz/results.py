@@ -171,9 +171,12 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def load_run(path: str | Path) -> RunData:
-    """Read a run folder. Nothing in the files is executed: JSON and plain arrays only."""
+    """Read a run folder. Nothing in the files is executed: JSON and plain arrays only.
+
+    Its rules and attacks need not be registered here, unless they are to be run again.
+    """
     folder = Path(path)
-    config = load_config(folder)
+    config = load_config(folder, names=False)
     if unfinished(folder):
         raise UsageError(f"{path}: the run is not finished (metrics.npz missing); `jaxbyz resume {path}` continues it")
     metrics = read_arrays(folder / "metrics.npz")
@@ -209,18 +212,18 @@ def _check_policy(path: Path, policy: dict[str, np.ndarray], config: Config) -> 
             )
 
 
-def load_config(path: str | Path) -> Config:
-    """The configuration of a run folder, finished or not."""
+def load_config(path: str | Path, *, names: bool = True) -> Config:
+    """The configuration of a run folder, finished or not; `names` as in `config.check`."""
     folder = Path(path)
     if not folder.is_dir():
         raise UsageError(f"{path}: no such folder")
     if not (folder / "config.json").exists():
-        raise UsageError(f"{path}: no finished run here (config.json missing); run `jaxbyz train --out {path}`")
+        raise UsageError(f"{path}: no run here (config.json missing); `jaxbyz train --out {path}` makes one")
     values = read_json(folder / "config.json")
     version = values.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
         raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {FORMAT})")
-    return from_dict(values)
+    return from_dict(values, names=names)
 
 
 def read_json(path: Path, limit: int = JSON_BYTES) -> dict[str, Any]:

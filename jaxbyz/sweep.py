@@ -124,11 +124,17 @@ def run_sweep(
     reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Outcome]:
-    """Run every member that is not finished; one that fails does not keep the others from running.
+    """Run every member that is not finished; one that fails does not keep the others from running, and those whose
+    options make no sense are told of before any is.
 
     Members that another process is at are left to it, so a sweep may be started several times over, on one machine or
     on many that share the folder. A signal ends the sweep as it ends a run, with `experiment.Interrupted`.
     """
+    for name, options in sweep.members.items():
+        try:
+            resolve(**options)
+        except UsageError as error:
+            say(f"{name} will fail: {error}")
     outcomes = []
     for number, (name, options) in enumerate(sweep.members.items(), start=1):
         say(f"[{number}/{len(sweep.members)}] {name}")

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz.algorithms import Algorithm, Metrics, State
 from jaxbyz.batching import filled
 from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh
+from jaxbyz.registry import UsageError
 
 COIN_STREAM = 7  # keeps the coin's generator apart from every other use of the same numbers
 
@@ -110,6 +111,8 @@ def train(algorithm: Algorithm, key: PRNGKeyArray, iterations: int, coins: Bool[
     Without `coins`, every run draws its own from its key, as the paper says; under vmap both branches of the switch are
     then paid. Pass `coins=common_coins(key, p, iterations)` (not batched) to let all runs share them and pay for one.
     """
+    if coins is not None and jnp.shape(coins) != (iterations,):
+        raise UsageError(f"coins have shape {jnp.shape(coins)}: ({iterations},) is due, one an iteration")
     run = start(algorithm, key)
     seed = common_seed(key)
     coins = algorithm_coins(algorithm, seed, iterations) if coins is None else coins

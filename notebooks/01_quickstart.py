@@ -16,13 +16,13 @@ from IPython.display import Image
 
 import jaxbyz as jb
 from jaxbyz import experiment
-from jaxbyz.cli import prepare_jax
+from jaxbyz.backend import prepare
 from jaxbyz.cli.progress import make_progress
 from jaxbyz.environments.playback import play
 from jaxbyz.environments.rendering import draw_frames, save_gif
 from jaxbyz.report import plots
 
-prepare_jax()  # one device a core, and compiled programs kept between sessions
+prepare()  # one device a core, and compiled programs kept between sessions
 
 # %% [markdown]
 # Everything that decides a run is an option; `jaxbyz train --help` explains each, and a preset chooses where

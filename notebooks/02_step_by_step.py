@@ -17,12 +17,12 @@ import numpy as np
 from IPython.display import Image
 
 import jaxbyz as jb
-from jaxbyz.cli import prepare_jax
+from jaxbyz.backend import prepare
 from jaxbyz.page import sampler
 from jaxbyz.report import plots
 from jaxbyz.report.replay import Trace, plane, trace_agreement
 
-prepare_jax()
+prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 K, f = 13, 3
 mask = jnp.arange(K) >= K - f  # who lies: the last three

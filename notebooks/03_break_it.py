@@ -17,13 +17,13 @@ import jaxbyz as jb
 from jaxbyz import experiment
 from jaxbyz.attacks import attacks, honest_mean, honest_std
 from jaxbyz.attacks import from_function as attack_from_function
+from jaxbyz.backend import prepare
 from jaxbyz.certify import Budget, certify, format_table
-from jaxbyz.cli import prepare_jax
 from jaxbyz.report import plots
 from jaxbyz.rules import aggregators
 from jaxbyz.rules import from_function as rule_from_function
 
-prepare_jax()
+prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 

@@ -12,12 +12,12 @@ import os
 import numpy as np
 
 from jaxbyz import experiment
-from jaxbyz.cli import prepare_jax
+from jaxbyz.backend import prepare
 from jaxbyz.report import plots
 from jaxbyz.report.statistics import stratified_iqm
 from jaxbyz.report.tables import comparison, final_returns, smoothed
 
-prepare_jax()
+prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 # %% [markdown]

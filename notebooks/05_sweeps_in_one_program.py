@@ -16,10 +16,10 @@ import numpy as np
 import optax
 
 import jaxbyz as jb
-from jaxbyz.cli import prepare_jax
+from jaxbyz.backend import prepare
 from jaxbyz.report import plots
 
-prepare_jax()
+prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 K, f, T = (5, 1, 2) if QUICK else (13, 3, 40)

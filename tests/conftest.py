@@ -27,11 +27,12 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 @pytest.fixture
 def registries_restored():
-    """Rules and attacks that a test registers are forgotten after it."""
+    """Rules, attacks and environments that a test registers are forgotten after it."""
     from jaxbyz.attacks import attacks
+    from jaxbyz.environments import environments
     from jaxbyz.rules import aggregators
 
-    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks)]
+    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks, environments)]
     yield
     for registry, entries in before:
         registry._entries.clear()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from jaxbyz.attacks import attacks
+from jaxbyz.environments import make_environment
 from jaxbyz.rules import aggregators
 
 PAGE = Path(__file__).parent.parent / "docs" / "extend.md"
@@ -13,7 +14,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "extend.md"
 
 def test_page_runs(registries_restored, capsys) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
@@ -21,6 +22,7 @@ def test_page_runs(registries_restored, capsys) -> None:
     assert "| nearest-half |" in printed and "error does not vanish with α" in printed
     assert "| mean |" in printed and "error without bound" in printed
     assert "nearest-half" in aggregators and {"drown", "worst-of-three"} <= set(attacks.names())
+    assert float(make_environment("HeavyPole").params.masspole) == 1.0
 
     # the two components of the page hold what it says of them
     from jaxbyz.config import resolve

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
+from jaxbyz.attacks import attacks
 from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
 from jaxbyz.cli import main
 from jaxbyz.cli.options import widths
+from jaxbyz.registry import Registry
+from jaxbyz.rules import aggregators
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
         "--trajectories", "12", "--p", "0.5", "--kappa", "2"]  # fmt: skip
@@ -109,7 +112,7 @@ def test_plot_draws(capsys, folder, tmp_path, suffix):
 def test_plot_refuses(capsys, folder, tmp_path):
     assert "no such folder" in refused(capsys, "plot", str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    assert "no finished run" in refused(capsys, "plot", str(tmp_path / "empty"))
+    assert "no run here" in refused(capsys, "plot", str(tmp_path / "empty"))
     assert "metric='retrun'" in refused(capsys, "plot", str(folder), "--metric", "retrun")
     assert "must end in" in refused(capsys, "plot", str(folder), "--out", str(tmp_path / "curves.txt"))
 
@@ -191,6 +194,58 @@ def test_bad_options_are_refused_in_one_line(capsys, tmp_path, options, message)
 def test_unsafe_runs_what_is_refused(tmp_path):
     options = [*TINY, "--byzantine", "2", "--unsafe", "--attack", "avg-zero", "--quiet"]
     assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
+
+
+OWN = """
+import jax.numpy as jnp
+from jaxbyz.attacks import attacks, from_function as attack
+from jaxbyz.rules import aggregators, from_function as rule
+
+SCALE = 3.0
+aggregators.add("own-rule", lambda: rule(lambda messages: jnp.median(messages, axis=0)), "a rule of one's own")
+attacks.add("own-attack", lambda: attack(lambda key, messages, mask: -SCALE * messages), "an attack of one's own")
+"""
+
+
+def test_components_of_ones_own_are_imported(capsys, tmp_path, registries_restored):
+    (tmp_path / "own.py").write_text(OWN)
+    out, own = tmp_path / "run", ["--aggregator", "own-rule", "--attack", "own-attack"]
+    assert "'own-attack' is unknown" in refused(capsys, "train", *TINY, *own, "--out", str(out))
+    assert main(["--import", str(tmp_path / "own.py"), "train", *TINY, *own, "--out", str(out), "--quiet"]) == 0
+    assert "own.py" in refused(capsys, "--import", str(tmp_path / "nowhere" / "own.py"), "list")
+    assert "no_such_module" in refused(capsys, "--import", "no_such_module", "list")
+
+
+def test_a_run_with_unknown_components_is_drawn_and_not_run(capsys, tmp_path, registries_restored):
+    (tmp_path / "own.py").write_text(OWN)
+    out = str(tmp_path / "run")
+    options = [*TINY, "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
+    assert main(["--import", str(tmp_path / "own.py"), "train", *options]) == 0
+    del aggregators._entries["own-rule"], attacks._entries["own-attack"]
+    Registry.revision += 1
+    assert main(["plot", out, "--out", str(tmp_path / "curves.png")]) == 0
+    assert main(["report", out, "--out", str(tmp_path / "report.html")]) == 0
+    assert "own-attack" in (tmp_path / "report.html").read_text()
+    assert "own-" in refused(capsys, "evaluate", out)
+    assert main(["evaluate", out, "--episodes", "2", "--import", str(tmp_path / "own.py")]) == 0
+
+
+def test_options_without_effect_are_named_and_not_recorded(capsys, tmp_path):
+    out = tmp_path / "run"
+    assert main(["train", *TINY, "--algorithm", "dec-page-pg", "--aggregator", "krum", "--out", str(out)]) == 0
+    said = capsys.readouterr().err
+    assert "aggregator=krum: dec-page-pg does not read it; aggregator=mean" in said
+    config = jb.load_run(out).config
+    assert (config.aggregator, config.agreement) == ("mean", "none")
+    assert main(["train", *TINY, "--byzantine", "0", "--attack", "avg-zero"]) == 0
+    said = capsys.readouterr().err
+    assert "nobody is Byzantine" in said and "nothing was written; --out DIR" in said
+
+
+def test_pre_aggregators_may_stand_before_the_aggregator(capsys):
+    config = jb.resolve(aggregator="nnm+bucketing:size=2+rfa:rounds=3", byzantine=3)
+    assert (config.pre_aggregator, config.aggregator) == ("nnm+bucketing:size=2", "rfa:rounds=3")
+    assert "keep one" in refused(capsys, "train", "--aggregator", "nnm+rfa", "--pre-aggregator", "bucketing")
 
 
 def test_an_existing_run_is_not_overwritten(capsys, folder):

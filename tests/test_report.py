@@ -208,7 +208,7 @@ def refused(capsys, *arguments: str) -> str:
 def test_bad_folders_are_refused(capsys, folders, tmp_path, name):
     out = ["--out", str(tmp_path / ("x.html" if name == "report" else "x.png"))]
     (tmp_path / "empty").mkdir()
-    assert "no finished run" in refused(capsys, name, str(tmp_path / "empty"), *out)
+    assert "no run here" in refused(capsys, name, str(tmp_path / "empty"), *out)
     half = altered(folders[0], tmp_path / "half", 0.0)
     (half / "metrics.npz").unlink()
     assert "metrics.npz missing" in refused(capsys, name, str(half), *out)
@@ -378,7 +378,7 @@ def test_plain_lines_say_how_it_goes(capsys):
         lines.update(Progress(20, 60, 40, 17.25, 5e3, {}))
         lines.update(Progress(60, 60, 100, 20.0, 9e3, {}))
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "compiling …"
+    assert said[0].startswith("compiling (")
     assert said[1] == "iteration 20/60  40/100 trajectories  return 17.2  0 s"  # no pace: compilation is in it
     assert said[2].startswith("iteration 60/60  100/100 trajectories  return 20.0  ") and said[2].endswith(" 0 s left")
     assert "steps/s" in said[2]

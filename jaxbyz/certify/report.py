@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,12 @@ def certify(
     seed: int = 0,
     budget: Budget | None = None,
     out: str | Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Certificate]:
     """Try to break each rule (all registered ones if none are named) with f of K liars; witnesses go to `out`.
 
-    Names: an aggregator ("krum"), a chain ("bucketing+krum"), an agreement ("agreement/mda").
+    Names: an aggregator ("krum"), a chain ("bucketing+krum"), an agreement ("agreement/mda"). `say` is told which one
+    is at hand.
     """
     if byzantine < 1:
         raise UsageError(f"byzantine={byzantine}: at least 1, for Definition 2 divides by α")
@@ -82,7 +84,11 @@ def certify(
     names = list(rules) or every_rule()
     for name in names:
         limit_of(name, agents)  # unknown names fail before anything is computed
-    return [_certify_one(name, agents, byzantine, seed, budget or Budget(), out) for name in names]
+    rows = []
+    for number, name in enumerate(names, start=1):
+        say(f"[{number}/{len(names)}] {name}")
+        rows.append(_certify_one(name, agents, byzantine, seed, budget or Budget(), out))
+    return rows
 
 
 def _certify_one(

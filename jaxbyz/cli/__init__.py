@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -40,6 +41,8 @@ def build_parser(only: str | None = None) -> Parser:
     """The parser; with `only`, just that command's options are filled in, which keeps the start quick."""
     parser = Parser(prog="jaxbyz", description="Byzantine-fault-tolerant federated policy gradient in JAX.")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--import", metavar="FILE", help="first run this .py file, or import this module: it registers "
+                        "rules, attacks or environments of your own; may be repeated")  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, (module, line) in COMMANDS.items():
         command = commands.add_parser(name, help=line, description=line, allow_abbrev=False)
@@ -48,28 +51,23 @@ def build_parser(only: str | None = None) -> Parser:
     return parser
 
 
-def available_cores() -> int:
-    """Cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+def import_components(arguments: Sequence[str]) -> list[str]:
+    """Import what every `--import FILE` names, and hand back the other arguments."""
+    from jaxbyz.registry import UsageError
 
-
-def prepare_jax() -> None:
-    """Before JAX starts: one host device a core, XLA's flags, and compiled programs are kept between runs."""
-    import jax
-
-    from jaxbyz.backend import set_flags
-
-    try:
-        jax.config.update("jax_num_cpu_devices", available_cores())
-    except RuntimeError:  # JAX has started already, in a notebook or a test: take it as it is
-        pass
-    else:
-        set_flags()
-    if jax.config.values.get("jax_compilation_cache_dir") is None:
-        root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small ones
+    first = Parser(add_help=False, allow_abbrev=False)
+    first.add_argument("--import", dest="sources", action="append", default=[])
+    parsed, others = first.parse_known_args(arguments)
+    for source in parsed.sources:
+        try:
+            if source.endswith(".py"):
+                sys.path.insert(0, os.path.dirname(os.path.abspath(source)))  # as Python does for a script
+                runpy.run_path(source)
+            else:
+                importlib.import_module(source)
+        except (OSError, ImportError) as error:
+            raise UsageError(f"--import {source}: {error}") from error
+    return others
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,17 +78,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
+    from jaxbyz.backend import prepare
     from jaxbyz.registry import UsageError
 
-    prepare_jax()
-    if "--distributed" in arguments:  # before anything is imported that starts JAX
-        from jaxbyz.distributed import initialise
+    prepare()
+    try:
+        if "--distributed" in arguments:  # before anything is imported that starts JAX
+            from jaxbyz.distributed import initialise
 
-        try:
             initialise()
-        except UsageError as error:
-            print(f"jaxbyz: error: {error}", file=sys.stderr)
-            return 2
+        arguments = import_components(arguments)
+    except UsageError as error:
+        print(f"jaxbyz: error: {error}", file=sys.stderr)
+        return 2
     command = next((word for word in arguments if word in COMMANDS), None)
     parsed = build_parser(command or "").parse_args(arguments)
     if parsed.command is None:

@@ -22,11 +22,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dimension", type=int, help="length of the messages (default: the number of agents)")
     parser.add_argument("--out", metavar="DIR", help="save the witness of every broken rule here as .npz")
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of tables")
+    parser.add_argument("--quiet", action="store_true", help="do not name the rule at hand")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Certify and print; exit code 0 whatever was found, for a broken rule is a result."""
     from jaxbyz.certify import Budget, certify, format_table
+    from jaxbyz.cli.train import say
     from jaxbyz.registry import UsageError
 
     for name in ("starts", "climbers", "steps", "dimension"):
@@ -42,11 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
         out=arguments.out,
+        say=lambda line: None if arguments.quiet else say(line),
     )
     if arguments.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2, ensure_ascii=False))
         return 0
     print(format_table(rows))
+    print("\nbroken: by Definition 2 or 4; a rule may still be useful in practice (docs/certificate.md)")
     for row in rows:
         if row.witness is not None:
             print(f"witness against {row.rule}: {row.witness}")

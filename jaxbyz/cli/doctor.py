@@ -21,7 +21,8 @@ def examine() -> dict[str, Any]:
     """Everything the command prints; `problems` is a list of lines, each saying what to do."""
     import jax
 
-    from jaxbyz.cli import OPTIONAL, available_cores
+    from jaxbyz.backend import available_cores
+    from jaxbyz.cli import OPTIONAL
     from jaxbyz.results import describe_environment
 
     try:

@@ -54,7 +54,11 @@ def _named(convert: Callable[[str], Any], name: str) -> Callable[[str], Any]:
     return converted
 
 
+def options_given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of `Config` on the command line."""
+    return {name: getattr(arguments, name) for name in FIELDS if getattr(arguments, name, None) is not None}
+
+
 def config_from(arguments: argparse.Namespace) -> Config:
     """The configuration the options describe."""
-    given = {name: getattr(arguments, name) for name in FIELDS if getattr(arguments, name, None) is not None}
-    return resolve(arguments.preset, **given)
+    return resolve(arguments.preset, **options_given(arguments))

@@ -49,7 +49,7 @@ class Lines:
         self.pace = Pace()
 
     def __enter__(self) -> Lines:
-        print("compiling …", file=sys.stderr, flush=True)
+        print("compiling (some seconds; LunarLander a minute or two) …", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: Any) -> None:

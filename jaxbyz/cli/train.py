@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -46,14 +46,29 @@ def run(arguments: argparse.Namespace) -> int:
     """Train; 0 when all went well, 2 for a mistake in the options or a folder that cannot be written, 3 when honest
     parameters became non-finite, 128 + number when a signal stopped it and it can be resumed."""
     from jaxbyz import experiment
-    from jaxbyz.cli.options import config_from
+    from jaxbyz.cli.options import config_from, options_given
 
     keep_quiet(arguments)
     config = config_from(arguments)
+    if not arguments.quiet:
+        for line in ignored(config, options_given(arguments)):
+            say(line)
     return reported(
         arguments,
         lambda: experiment.run(config, arguments.out, reporter_for(config, arguments), **manner(arguments)),
     )
+
+
+def ignored(config: Config, given: dict[str, Any]) -> Iterator[str]:
+    """A line for each option that will make no difference."""
+    from jaxbyz.config import rule_spec
+
+    if config.byzantine == 0 and given.get("attack", "none") != "none":
+        yield f"attack={given['attack']}: nobody is Byzantine (--byzantine), so nobody attacks"
+    for name, value in given.items():
+        used = getattr(config, name)
+        if value not in (used, rule_spec(config)):
+            yield f"{name}={value}: {config.algorithm} does not read it; {name}={used}"
 
 
 def keep_quiet(arguments: argparse.Namespace) -> None:
@@ -124,6 +139,8 @@ def report(done: Experiment, arguments: argparse.Namespace, seconds: float) -> i
     if arguments.json:
         summary["finite"] = done.finite
         print(json.dumps({"out": arguments.out, "seconds": round(seconds, 3), **summary}))
+    if arguments.out is None and not arguments.quiet:
+        say("nothing was written; --out DIR keeps metrics and policy")
     if not done.finite:
         iteration = done.metrics["finite"].shape[1]
         kept = f"; what came before is in {arguments.out}" if arguments.out else ""

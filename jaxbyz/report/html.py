@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.config import agrees, to_dict
+from jaxbyz.config import agrees, registered, to_dict
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.registry import UsageError
 from jaxbyz.report import plots
@@ -170,10 +170,15 @@ def _list(values: np.ndarray, digits: int | None = None) -> list[float | int | N
 
 
 def animated(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """An episode of every run's policy where it can be drawn, and its agreement where there is one, as GIFs."""
+    """An episode of every run's policy where it can be drawn, and its agreement where there is one, as GIFs.
+
+    A run with a rule or an attack that is not registered here cannot be run again, and is not animated.
+    """
     shown = []
     with tempfile.TemporaryDirectory() as folder:
         for index, run in enumerate(runs):
+            if not registered(run.config):
+                continue
             for kind, draw in (("policy", _episode), ("agreement", _agreement)):
                 if (made := draw(run, Path(folder) / f"{index}-{kind}.gif")) is not None:
                     path, caption = made

@@ -64,7 +64,7 @@ def save(drawing: Any, path: str | Path) -> Path:
 def curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: str = "mean", **style: Any) -> None:
     """One line for many seeds with a band about it; y [seeds, G]. `statistic` is `mean` (± std) or `iqm` (95 %)."""
     value, low, high = _spread(statistic)[0](y)
-    (line,) = axes.plot(x, value, label=name, **style)
+    (line,) = axes.plot(x, value, label=name, marker="o" if len(x) == 1 else None, **style)
     if y.shape[0] > 1:
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
 
@@ -158,14 +158,15 @@ def trust(run: Finished, *, title: str | None = None, columns: int = 80) -> Any:
     K = shares.values.shape[0]
     fair = 1 / K
     picture = axes.imshow(
-        shares.values, cmap="cividis", aspect="auto", vmin=0, vmax=max(2 * fair, float(np.nanmax(shares.values))),
+        shares.values, cmap="cividis", aspect="auto", vmin=0, vmax=3 * fair,
         extent=(0, end, K - 0.5, -0.5), interpolation="nearest",
     )  # fmt: skip
     axes.set_yticks(range(K), [f"{k} {'Byzantine' if lies else ''}".strip() for k, lies in enumerate(shares.byzantine)])
     for k, tick in enumerate(axes.get_yticklabels()):
         tick.set_color(LIAR if shares.byzantine[k] else "black")
         tick.set_fontsize(8)
-    drawing.colorbar(picture, ax=axes, label=f"share in the aggregate (fair: {fair:.2g})")
+    more = "max" if np.nanmax(shares.values) > 3 * fair else "neither"
+    drawing.colorbar(picture, ax=axes, label=f"share in the aggregate (fair: {fair:.2g})", extend=more)
     axes.set_xlabel("trajectories per agent")
     axes.set_ylabel("sender")
     axes.set_title(title or f"Who is trusted by {rule_name(run.config)} under {run.config.attack}", fontsize=10)

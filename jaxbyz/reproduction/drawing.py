@@ -27,15 +27,15 @@ def draw(name: str, parts: dict[str, Part], out: Path, spread: bool = True) -> P
     for panel, place in zip(shown.panels, axes, strict=True):
         for line, colour in zip(panel.curves, COLOURS, strict=False):
             x, y = paper_curve(name, panel.title, line)
-            place.plot(x, y, color=colour, linewidth=0.8, linestyle="--")
             part = parts.get(line.part(panel.environment))
+            alone = None if part else f"{line.label}, the paper only"
+            place.plot(x, y, color=colour, linewidth=0.8, linestyle="--", label=alone)
             if part is not None:
                 curve(place, part.x, part.y if spread else part.y.mean(axis=0, keepdims=True), line.label, color=colour)
         place.set_title(panel.title)
         place.set_xlabel("trajectories per agent")
         place.set_ylim(*AXES[panel.environment])
-        if place.get_legend_handles_labels()[0]:
-            place.legend(fontsize=7, frameon=False)
+        place.legend(fontsize=7, frameon=False)
     axes[0].set_ylabel("return of honest agents")
     drawing.suptitle(f"{shown.title}: jaxbyz (solid), the paper (dashed)", fontsize=10)
     return save(drawing, out)

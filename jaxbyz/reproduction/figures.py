@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.registry import UsageError
+from jaxbyz.registry import UsageError, unknown
 
 ATTACKS = {"RandomAction": "random-action", "LargeNoise": "large-noise", "AvgZero": "avg-zero"}
 AGENTS, BYZANTINE = 13, 3
@@ -114,8 +114,7 @@ def chosen(name: str) -> list[str]:
         return list(FIGURES)
     if name not in FIGURES:
         near = difflib.get_close_matches(name, FIGURES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"figure {name!r} is unknown{hint} known: all, {', '.join(FIGURES)}")
+        raise UsageError(unknown("figure", name, near, ("all", *FIGURES)))
     return [name]
 
 
