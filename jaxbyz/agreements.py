@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from typing import NamedTuple
 
 import jax
@@ -128,5 +127,3 @@ agreements.add("gda", monna, "Greedy Diameter Averaging: mean of the nearest to 
 
 agreements.add("trimmed-mean", trimmed_mean, "coordinate-wise trimmed mean (El-Mhamdi et al. 2021)", THIRD)
 agreements.add("clipped-gossip", _gossip, "clipped averaging with neighbours on a graph", HALF)
-
-CENTRAL_LIMIT = Fraction(1, 2)  # α_max with a trusted server (Assumption 1)

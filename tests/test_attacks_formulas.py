@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+import jaxbyz as jb
 from jaxbyz.attacks import View, attacks
 
 K, D = 9, 6
@@ -151,6 +152,28 @@ def test_dissensus_with_epsilon_one_stops_gossip() -> None:
         sent = X.copy()
         sent[MASK] = forged("dissensus", receiver=int(i), epsilon=1.0)
         np.testing.assert_allclose(sent.mean(0), X[i], atol=1e-5)
+
+
+def test_dissensus_meets_gossip_on_its_graph() -> None:
+    """Told apart by receiver and graph inside a compiled round: honest agents end farther apart than unattacked."""
+    calm, apart = (
+        jb.agree(
+            "clipped-gossip:graph=ring", jax.random.key(0), jnp.asarray(X), byzantine=int(MASK.sum()), mask=MASK,
+            attack=name,
+        )
+        for name in ("none", "dissensus")
+    )  # fmt: skip
+    spread = [np.ptp(np.asarray(rows)[~MASK], axis=0).max() for rows in (calm, apart)]
+    assert np.isfinite(spread).all() and spread[1] > spread[0]
+
+
+@pytest.mark.parametrize("name", ["min-max", "min-sum"])
+@pytest.mark.parametrize("scale", [1e-12, 1e10, 1e15])
+def test_min_max_and_min_sum_scale(name: str, scale: float) -> None:
+    sent = (jb.attack(name, jax.random.key(0), jnp.asarray(s * X, jnp.float32), MASK)[0] for s in (1.0, scale))
+    plain, other = map(np.asarray, sent)
+    np.testing.assert_allclose(other[MASK] / scale, plain[MASK], rtol=1e-4)
+    assert np.abs(plain[MASK] - MU).max() > 0.1
 
 
 def test_mimic_warmup_learns_who_stands_out() -> None:

@@ -44,6 +44,22 @@ def test_plain_krum_is_exposed_and_krum_behind_bucketing_cleared() -> None:
     assert one("krum").reason == "error does not vanish with α"
 
 
+def test_a_rule_that_declines_is_refused_and_the_others_go_on() -> None:
+    declined, other = certify(["bulyan", "krum"], agents=8, byzantine=2, budget=Budget(starts=24, climbers=2, steps=3))
+    assert declined.verdict == "refused" and "at most 1" in declined.reason
+    assert other.verdict == "broken"
+    with pytest.raises(UsageError, match="unknown option"):
+        one("krum:nothing=1")
+
+
+def test_witnesses_of_random_rules_hold_when_replayed(tmp_path) -> None:
+    """Half of RFA's buckets may be bad here; the keys come from the seed of the search."""
+    budget = Budget(starts=24, climbers=2, steps=3)
+    row = certify(["bucketing:size=2+rfa"], agents=12, byzantine=3, seed=5, budget=budget, out=tmp_path)[0]
+    assert row.reason == "error without bound"
+    assert replay(row.witness) == pytest.approx(row.C_ra * 3 / 12, rel=1e-6)
+
+
 @pytest.mark.slow
 def test_mda_is_cleared_and_contracts_as_proved() -> None:
     row = one("mda")

@@ -16,6 +16,7 @@ from jaxbyz.backend import on_cpu
 from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
 from jaxbyz.rules.diameter import _by_levels, _by_search
 from jaxbyz.rules.distances import _bisected, lowest, neighbour_sums, squared_distances
+from jaxbyz.rules.signguard import SHIFTS, largest_cluster
 from jaxbyz.rules.smea import filtered_subset, scatter_values
 from jaxbyz.rules.sorting import _in_parts, _staged_sort, comparators, median_rows, ranked_rows
 
@@ -377,3 +378,63 @@ def test_the_lowest_of_many_scores_share_the_last_places(count):
     got = np.asarray(lowest(jnp.asarray(scores), count))
     np.testing.assert_allclose(got, np.clip((count - less) / equal, 0, 1), rtol=1e-6)
     np.testing.assert_allclose(got.sum(axis=1), count, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "f"), [(16, 1), (10, 1), (12, 3), (13, 3)])
+@pytest.mark.parametrize("name", ["bucketing+rfa", "bucketing+median", "bucketing+trimmed-mean"])
+def test_bad_buckets_stay_a_minority(name, n, f):
+    honest = np.random.default_rng(n).standard_normal((n - f, 4)).astype(np.float32)
+    lies = np.full((f, 4), 1e6, np.float32)
+    for seed in range(8):
+        out = jb.aggregate(name, jax.random.key(seed), np.concatenate([lies, honest]), byzantine=f)
+        assert np.abs(out).max() < 2 * np.abs(honest).max()
+
+
+def test_behind_bucketing_monna_trusts_no_bucket():
+    messages = np.random.default_rng(0).standard_normal((13, 4)).astype(np.float32)
+    messages[:2] = 1e6
+    for seed in range(12):
+        out = jb.aggregate("bucketing+monna", jax.random.key(seed), messages, byzantine=2, own=12)
+        assert np.abs(out).max() < 4
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-9, 1e10, 1e14])
+def test_smea_does_not_depend_on_the_scale(scale):
+    rule = aggregators["smea"].build(10, 3)
+    kept = jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).shares)
+    for seed in range(12):
+        x = np.random.default_rng(seed).standard_normal((10, 3))
+        x[:3] *= 3
+        plain, other = (kept(jnp.asarray(s * x, jnp.float32)) for s in (1.0, scale))
+        np.testing.assert_array_equal(plain, other)
+
+
+@pytest.mark.parametrize("name", ["caf", "rfa", "rfa:rounds=3"])  # few and many messages for their rounds
+@pytest.mark.parametrize("scale", [1e-15, 1e-10, 1e12])
+def test_gradients_of_small_and_large_messages_are_finite(name, scale):
+    x = jnp.asarray(scale * np.random.default_rng(0).standard_normal((9, 3)), jnp.float32)
+    slope = jax.grad(lambda x: jb.aggregate(name, jax.random.key(0), x, byzantine=2).sum())(x)
+    assert np.isfinite(slope).all() and np.abs(slope).max() > 0.01
+
+
+def test_signguard_clips_to_the_median_length():
+    messages = jnp.asarray([[1.0, 0.0], [1.0, 0.0], [3.0, 0.0], [3.0, 0.0]])
+    out = jb.aggregate("signguard", jax.random.key(0), messages, fraction=1.0)
+    np.testing.assert_allclose(out, [1.5, 0.0], atol=1e-6)  # M = 2
+
+
+@pytest.mark.parametrize("n", [128, 130])
+def test_signguards_bandwidth_leaves_unusable_messages_out(n):
+    """A cluster of a third within reach of nobody else: with a bandwidth that counts unusable rows it would differ."""
+    rng = np.random.default_rng(n)
+    features, ok = rng.random((n, 3)).astype(np.float32), np.arange(n) >= 40
+    gaps = np.linalg.norm(features[ok][:, None].astype(float) - features[ok][None], axis=2)
+    width = np.sort(gaps, axis=1)[:, n // 2 - 1].mean()
+    modes = features.astype(float)
+    for _ in range(SHIFTS):
+        inside = np.linalg.norm(modes[:, None] - features[ok][None], axis=2) <= width
+        means = inside @ features[ok] / np.maximum(inside.sum(axis=1, keepdims=True), 1)
+        modes = np.where(inside.any(axis=1, keepdims=True), means, modes)
+    members = np.linalg.norm(modes[ok][:, None] - features[ok][None], axis=2) <= width
+    weights = np.asarray(largest_cluster(jnp.asarray(features), jnp.asarray(ok)))
+    assert np.all(weights[~ok] == 0) and round(weights.sum()) == members.sum(axis=1).max()

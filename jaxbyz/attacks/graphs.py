@@ -18,7 +18,7 @@ def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         x, mask = view.messages, view.mask
-        weights = jnp.ones(len(mask), x.dtype) if view.weights is None else view.weights[receiver]
+        weights = jnp.ones(len(mask), x.dtype) if view.weights is None else jnp.asarray(view.weights, x.dtype)[receiver]
         honest = jnp.where(mask, 0.0, weights)
         byzantine = jnp.sum(weights) - jnp.sum(honest)
         own = x[receiver]

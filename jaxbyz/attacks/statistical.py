@@ -67,10 +67,10 @@ def furthest_by_max(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
     x, mask = view.messages, view.mask
     mean = honest_mean(x, mask)
     gaps = jnp.where(mask[:, None], 0.0, x - mean[None])
-    a = jnp.maximum(jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
+    p = _unit(p)  # squares of squared lengths would overflow
     b = gaps @ p
     c = jnp.maximum(jnp.max(honest_squares(x, mask)) - jnp.sum(gaps * gaps, axis=1), 0.0)
-    roots = (b + jnp.sqrt(b * b + a * c)) / a
+    roots = b + jnp.sqrt(b * b + c)
     gamma = jnp.maximum(jnp.min(jnp.where(mask, jnp.inf, roots)), 0.0)
     return mean + jnp.where(jnp.isfinite(gamma), gamma, 0.0) * p
 
@@ -81,8 +81,14 @@ def furthest_by_sum(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
     mean = honest_mean(x, mask)
     gaps = jnp.where(mask[:, None], 0.0, x - mean[None])
     room = jnp.max(jnp.sum(honest_squares(x, mask), axis=1)) - jnp.sum(gaps * gaps)
-    a = jnp.maximum(jnp.sum(~mask) * jnp.sum(p * p), jnp.finfo(x.dtype).tiny)
-    return mean + jnp.sqrt(jnp.maximum(room, 0.0) / a) * p
+    return mean + jnp.sqrt(jnp.maximum(room, 0.0) / jnp.maximum(jnp.sum(~mask), 1)) * _unit(p)
+
+
+def _unit(p: Float[Array, " D"]) -> Float[Array, " D"]:
+    """p/‖p‖, zero for zero."""
+    tiny = jnp.finfo(p.dtype).tiny
+    p = p / jnp.maximum(jnp.max(jnp.abs(p)), tiny)
+    return p / jnp.maximum(jnp.linalg.norm(p), tiny)
 
 
 def min_max(*, direction: str = "std", on: Place = "both", equivocate: bool = False) -> Attack:

@@ -1,13 +1,11 @@
-"""Rules by name as the certifier takes them: an aggregator, a chain such as bucketing+krum, or agreement:NAME."""
+"""Rules by name as the certifier takes them: an aggregator, a chain such as bucketing+krum, or agreement/NAME."""
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-
 from jaxbyz.agreements import agreements
+from jaxbyz.api import make_rule
 from jaxbyz.registry import UsageError, parse_spec
-from jaxbyz.rules import Receiver, Rule, aggregators, chain, pre_aggregators
+from jaxbyz.rules import Rule, aggregators, check_rule, pre_aggregators
 
 AGREEMENT = "agreement/"  # prefix: `mda` is the aggregator, `agreement/mda` the agreement
 
@@ -24,29 +22,15 @@ def named_rule(name: str, agents: int, byzantine: int) -> Rule:
         if rule is None:
             raise UsageError(f"{name}: there is no rule to certify")
         return rule
-    *before, last = name.split("+")
-    part, options = parse_spec(last)
-    entry = aggregators[part]
-    rules = []
-    for text in before:
-        pre, given = parse_spec(text)
-        if pre == "bucketing" and entry.limit is not None and "size" not in given:
-            given.setdefault("alpha_max", float(entry.limit))
-        rules.append(pre_aggregators[pre].build(agents, byzantine, **given))
-    return chain(*rules, entry.build(agents, byzantine, **options))
+    return make_rule(name, agents, byzantine)
 
 
 def refusal(name: str, agents: int, byzantine: int) -> str | None:
     """Why the named rule declines these numbers, in its own words; None if it takes them."""
+    named_rule(name, agents, 0)  # a name or an option that does not exist is a mistake, no refusal
     try:
-        rule = named_rule(name, agents, byzantine)
-        message = jax.ShapeDtypeStruct((agents, 2), jnp.float32)
-        jax.eval_shape(
-            lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), rule.init(agents, 2)).rows, message
-        )
-    except UsageError:
-        raise
-    except ValueError as error:
+        check_rule(named_rule(name, agents, byzantine), agents, 2)
+    except UsageError as error:
         return str(error)
     return None
 

@@ -18,12 +18,11 @@ quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level":
 
 
 class Found(NamedTuple):
-    """The worst input: point [G, K, D], its context (mask and receivers), its value [], the best start's value []."""
+    """The worst input: point [G, K, D], its context (mask and receivers), its value []."""
 
     point: Float[Array, "G K D"]
     context: Any
     value: Float[Array, ""]
-    start: Float[Array, ""]
 
 
 class _Climber(NamedTuple):
@@ -104,4 +103,4 @@ def maximise(
     context = jax.tree.map(lambda leaf: leaf[chosen], contexts)
     done = jax.vmap(run)(jax.random.split(key, climbers), points[chosen], context)
     top = jnp.argmax(done.value)
-    return Found(done.point[top], jax.tree.map(lambda leaf: leaf[top], context), done.value[top], values[order[0]])
+    return Found(done.point[top], jax.tree.map(lambda leaf: leaf[top], context), done.value[top])

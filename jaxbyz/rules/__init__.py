@@ -23,7 +23,7 @@ HALF, THIRD, QUARTER, FIFTH = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4), Fr
 
 
 def _bucketing(agents: int, byzantine: int, size: int | None = None, alpha_max: float = 0.5) -> Rule:
-    """Means of random buckets; size ⌊α_max/α⌋ by default."""
+    """Means of random buckets; by default as large as α_max allows (`bucket_size`)."""
     return bucketing(bucket_size(agents, byzantine, alpha_max) if size is None else size)
 
 
@@ -47,7 +47,7 @@ aggregators.add("signguard", signguard, "mean of messages alike in length and si
 aggregators.add("fedpg-br", fedpg_br, "mean of the messages near a majority, within a radius set by σ", HALF)
 
 pre_aggregators = Registry("pre-aggregator")
-pre_aggregators.add("bucketing", _bucketing, "means of random buckets of ⌊α_max/α⌋ messages (paper, appendix A.2)")
+pre_aggregators.add("bucketing", _bucketing, "means of random buckets of almost α_max/α messages (paper, appendix A.2)")
 pre_aggregators.add("nnm", nnm, "each message becomes the mean of the n − f nearest to it", HALF)
 pre_aggregators.add("clipping", clipping, "messages longer than a fixed radius are shortened to it")
 pre_aggregators.add("arc", arc, "the ⌊2f(n − f)/n⌋ longest messages are shortened to the next", HALF)

@@ -29,8 +29,8 @@ State = Any  # a pytree of arrays; () for a rule without memory
 class Receiver(NamedTuple):
     """Who applies the rule: rules that trust their owner's vector, or that live on a graph, need to know.
 
-    own:   [D] the receiver's own (true) message; it is also row `index` of the messages it looks at.
-    index: [] which row is its own.
+    own:   [D] the receiver's own (true) message.
+    index: [] which row is its own, or comes of it; −1 behind a rule that moves rows.
     """
 
     own: Float[Array, " D"]
@@ -54,6 +54,7 @@ class Rule(NamedTuple):
     random:   the result depends on the key
     stateful: the result depends on the state
     graph:    [K, K] mixing weights (receiver, sender) of a rule that lives on a graph; None for all-to-all
+    moves:    row i of the result does not come of message i (bucketing)
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, State], Outcome]
@@ -62,6 +63,7 @@ class Rule(NamedTuple):
     random: bool = False
     stateful: bool = False
     graph: Any = None
+    moves: bool = False
 
 
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Rule:
@@ -190,6 +192,8 @@ def chain(*rules: Rule) -> Rule:
             messages, part, after = rule.apply(jax.random.fold_in(key, i), messages, receiver, state[i])
             shares = part @ shares
             states.append(after)
+            if rule.moves:
+                receiver = receiver._replace(index=jnp.int32(-1))
         return Outcome(messages, shares, tuple(states))
 
     return Rule(
@@ -198,6 +202,7 @@ def chain(*rules: Rule) -> Rule:
         personal=any(rule.personal for rule in rules),
         random=any(rule.random for rule in rules),
         stateful=any(rule.stateful for rule in rules),
+        moves=any(rule.moves for rule in rules),
     )
 
 

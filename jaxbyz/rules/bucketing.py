@@ -17,8 +17,11 @@ from jaxbyz.rules.sorting import add_rows
 
 
 def bucket_size(agents: int, byzantine: int, alpha_max: float) -> int:
-    """The paper's bucket size ⌊α_max/α⌋ with α = f/K; all in one bucket's worth of 1 when nobody lies."""
-    return 1 if byzantine == 0 else max(1, math.floor(alpha_max * agents / byzantine + 1e-9))
+    """The largest s with α·s < α_max, α = f/K, so that f bad buckets of ⌈K/s⌉ stay below the limit; 1 if nobody lies.
+
+    The paper has ⌊α_max/α⌋, the same unless α_max/α is a whole number: then half of RFA's buckets could be bad.
+    """
+    return 1 if byzantine == 0 else max(1, math.ceil(alpha_max * agents / byzantine - 1e-9) - 1)
 
 
 def bucketing(size: int = 2) -> Rule:
@@ -26,7 +29,7 @@ def bucketing(size: int = 2) -> Rule:
 
     At most f buckets hold a Byzantine message, so the rule behind defends against f of ⌈n/s⌉. An unusable message is
     left out of its bucket; a bucket with nothing else in it, a Byzantine one, becomes the mean of all usable messages.
-    Cost n·D (a product of n²·D/s for a small n).
+    Cost n·D; n²·D/s, a product, in a batch or where a message is unusable.
     """
     if size < 1:
         raise UsageError(f"bucketing size={size}: at least 1")
@@ -41,7 +44,7 @@ def bucketing(size: int = 2) -> Rule:
         shares = member / jnp.maximum(jnp.sum(member, axis=1, keepdims=True), 1.0)
         return Outcome(_bucket_means(size, shares, place, messages), shares, state)
 
-    return Rule(apply, random=True)
+    return Rule(apply, random=True, moves=True)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -178,7 +178,7 @@ def monna(byzantine: int = 0) -> Rule:
     """Mean of the n − f messages nearest to the receiver's own (Farhadkhani et al. 2023, MoNNA; the paper's GDA_k).
 
     S* = argmin_{|S| = n−f} Σ_{i∈S} ‖x_i − x_k‖²: Greedy Diameter Averaging when used for agreement, limit 1/5.
-    Cost n·D. Each receiver has its own result.
+    Cost n·D. Each receiver has its own result. Its own message is always kept; behind bucketing no row is its own.
     """
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:

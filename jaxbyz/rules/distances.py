@@ -162,7 +162,7 @@ def ranks(scores: Float[Array, " n"]) -> Array:
 def nearest(squares: Float[Array, "n n"], count: int) -> Float[Array, "n n"]:
     """[n, n] weights: row i gives 1 to the `count` points nearest to i, itself included; ties for the last share."""
     squares = settled(squares)
-    return _up_to(squares, _last_kept(squares, count), count)
+    return _up_to(squares, last_kept(squares, count), count)
 
 
 def _up_to(scores: Float[Array, "*batch n"], last: Float[Array, "*batch"], count: int) -> Float[Array, "*batch n"]:
@@ -177,13 +177,13 @@ def neighbour_sums(squares: Float[Array, "n n"], count: int) -> Float[Array, " n
     squares = settled(squares)
     if written_out(squares.shape[0]):
         return computed_once(lambda part: add_rows(ranked_rows(part, range(count))), squares)
-    last = _last_kept(squares, count)
+    last = last_kept(squares, count)
     inside = squares < last[:, None]
     places = count - jnp.sum(inside, axis=1, dtype=squares.dtype)  # at least one
     return jnp.sum(jnp.where(inside, squares, 0.0), axis=1) + places * last
 
 
-def _last_kept(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
+def last_kept(squares: Float[Array, "n n"], count: int) -> Float[Array, " n"]:
     """The `count`-th least entry of each row: by a sorting network, or by selection where that would be too large."""
     n = squares.shape[0]
     if written_out(n):

@@ -23,6 +23,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
     the coordinate-wise median and s the median distance of the messages from it, so that the result moves with its
     inputs (translation, scale) and no far message can spoil the start. `floor` sets ν·s to a number and `start=zero`
     begins at 0, as the published code (8 rounds, floor 0.1) and ByzFL (3 rounds, floor 0.1) do.
+    The start and s are held fixed under differentiation.
     Breakdown point 1/2; cost rounds·n·D, or n²·D for at most 2·rounds messages.
     """
     if start not in ("median", "zero"):
@@ -85,15 +86,15 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
     def reweigh(ok: Array, squares: Array, dtype: Any) -> Callable[[Array], Array]:
         """Squared distances [n] -> weights [n], with the floor set by the squared distances from the start."""
         if floor is None:
-            typical = median_rows(jnp.where(ok, squares, jnp.inf)[:, None])[0]
-            least = nu * jnp.sqrt(typical)
+            distances = jnp.sqrt(jax.lax.stop_gradient(jnp.where(ok, squares, jnp.inf)))
+            least = nu * median_rows(distances[:, None])[0]
             least = jnp.maximum(least, jnp.sqrt(jnp.finfo(dtype).tiny) * 1e3)
         else:
             least = jnp.asarray(floor, dtype)
 
         def share(squares: Array) -> Array:
-            squares = jnp.where(ok, squares, 0.0)
-            beta = jnp.where(ok, inverse_norm_above(squares, least) * least, 0.0)  # in (0, 1]: no overflow
+            relative = jnp.where(ok, squares, 0.0) / least / least  # or the gradient of small messages would overflow
+            beta = jnp.where(ok, inverse_norm_above(relative, 1.0), 0.0)
             beta = beta / jax.lax.stop_gradient(jnp.maximum(jnp.max(beta), jnp.finfo(beta.dtype).tiny))
             return beta / jnp.maximum(jnp.sum(beta), 1.0)
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, squared_norms, usable
 from jaxbyz.rules.clipping import clip_factors
-from jaxbyz.rules.distances import neighbour_sums
+from jaxbyz.rules.distances import last_kept
 from jaxbyz.rules.sorting import median_rows
 from jaxbyz.rules.spectral import sampled_coordinates
 
@@ -19,7 +19,7 @@ SHIFTS = 16  # steps of mean shift: a few reach a fixed point for a handful of p
 def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Float[Array, " n"]:
     """[n] weights: 1 for the points of the largest cluster found by mean shift with a flat kernel.
 
-    The bandwidth is the mean distance to the half of all points that are nearest, as scikit-learn estimates it at its
+    The bandwidth is the mean over points of the distance to the ⌊n/2⌋-th nearest, as scikit-learn estimates it at its
     quantile 0.5, which SignGuard uses. Clusters of equal size are told apart by the spread of their members, and share
     the weight when that is equal too, as it often is for a few coordinates.
     """
@@ -30,8 +30,7 @@ def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Flo
         gaps = jnp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=2)
         return jnp.where(ok[None, :], gaps, jnp.inf)
 
-    mutual = squares(features, features)
-    farthest = neighbour_sums(mutual.T, near) - (neighbour_sums(mutual.T, near - 1) if near > 1 else 0.0)
+    farthest = last_kept(jnp.where(ok[:, None], squares(features, features), jnp.inf), near)
     usable_rows = ok & jnp.isfinite(farthest)
     width = jnp.sum(jnp.where(usable_rows, jnp.sqrt(jnp.maximum(farthest, 0.0)), 0.0))
     width = width / jnp.maximum(jnp.sum(usable_rows), 1)
@@ -60,7 +59,7 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
     the coordinates, clustered by mean shift; the largest cluster passes. Xu et al. 2022 (the plain variant).
     The result is no longer than M, itself within the honest lengths: that is its only bound, so it is robust in length
     and not translation equivariant. Breakdown point 1/2. Cost n·D. Should no message pass both, those that pass the
-    first are taken.
+    first are taken. M is held fixed under differentiation.
     """
     if not 0 < fraction <= 1:
         raise UsageError(f"signguard: fraction={fraction}: above 0, at most 1")
@@ -70,17 +69,16 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
         ok = usable(messages)
         safe = jnp.where(ok[:, None], messages, 0.0)
         squares = squared_norms(safe)
-        fixed = jax.lax.stop_gradient(squares)
-        typical = median_rows(jnp.where(ok, fixed, jnp.inf)[:, None])[0]  # M², as the median of squares
-        passes = ok & (fixed >= lower * lower * typical) & (fixed <= upper * upper * typical)
+        lengths = jnp.sqrt(jax.lax.stop_gradient(squares))
+        typical = median_rows(jnp.where(ok, lengths, jnp.inf)[:, None])[0]
+        passes = ok & (lengths >= lower * typical) & (lengths <= upper * typical)
         picked = sampled_coordinates(key, D, max(1, round(fraction * D)))
         seen = jax.lax.stop_gradient(safe if picked is None else safe[:, picked])
         signs = jnp.stack([jnp.mean(test, axis=1, dtype=seen.dtype) for test in (seen > 0, seen == 0, seen < 0)], 1)
         both = passes * largest_cluster(signs, ok)
         kept = jnp.where(jnp.any(both > 0), both, passes)
-        positive = typical > 0
-        length = jnp.where(positive, jnp.sqrt(jnp.where(positive, typical, 1.0)), 0.0)
-        factors = jnp.where(positive, clip_factors(squares, jnp.maximum(length, jnp.finfo(squares.dtype).tiny)), 1.0)
+        least = jnp.finfo(squares.dtype).tiny
+        factors = jnp.where(typical > 0, clip_factors(squares, jnp.maximum(typical, least)), 1.0)
         share = chosen(kept.astype(messages.dtype), ok)
         return Outcome(mix((share * factors)[None], safe), share[None], state)
 

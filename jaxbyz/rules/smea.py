@@ -21,7 +21,7 @@ from jaxbyz.backend import on_cpu
 from jaxbyz.registry import UsageError
 from jaxbyz.rules.base import Rule, chosen, weighted
 from jaxbyz.rules.distances import gram_matrix
-from jaxbyz.rules.spectral import projections, weighted_gram
+from jaxbyz.rules.spectral import projections, scaled, weighted_gram
 
 CHUNK = 64  # subsets whose bounds are sharpened together
 STEPS = 12  # products that go into a sharpened bound
@@ -227,6 +227,7 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
         if 2 * byzantine >= n:
             raise UsageError(f"smea: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
         gram, ok = gram_matrix(jax.lax.stop_gradient(messages))
+        gram = scaled(gram)
         if byzantine == 0:
             kept = jnp.ones(n, gram.dtype)
         elif math.comb(n, byzantine) <= subsets:

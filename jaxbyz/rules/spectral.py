@@ -38,6 +38,13 @@ def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return jax.lax.while_loop(mixed, square, (jnp.int32(0), start, jnp.zeros((), matrix.dtype)))[1]
 
 
+def scaled(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """A Gram matrix divided by its largest entry, for results that do not depend on the scale: squares of squared
+    lengths neither overflow nor vanish."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.diagonal(gram)))
+    return gram / jnp.where(largest > 0, largest, 1.0)
+
+
 def weighted_gram(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> Float[Array, "n n"]:
     """⟨x_i − μ, x_j − μ⟩ around μ = Σ_i share_i x_i, from the Gram matrix around any other point."""
     pull = jnp.matmul(gram, share, precision=jax.lax.Precision.HIGHEST)
@@ -75,6 +82,7 @@ def caf(byzantine: int = 0) -> Rule:
         if 2 * byzantine >= n:
             raise UsageError(f"caf: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
         gram, ok = gram_matrix(messages)
+        gram = scaled(gram)
 
         def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             c, best, least = carry
