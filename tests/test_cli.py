@@ -11,8 +11,8 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.attacks import attacks
 from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
-from jaxbyz.cli import main
-from jaxbyz.cli.options import widths
+from jaxbyz.cli import build_parser, main
+from jaxbyz.cli.options import config_from, widths
 from jaxbyz.registry import Registry
 from jaxbyz.rules import aggregators
 
@@ -240,6 +240,16 @@ def test_options_without_effect_are_named_and_not_recorded(capsys, tmp_path):
     assert main(["train", *TINY, "--byzantine", "0", "--attack", "avg-zero"]) == 0
     said = capsys.readouterr().err
     assert "nobody is Byzantine" in said and "nothing was written; --out DIR" in said
+
+
+def test_none_on_the_command_line_takes_back_what_the_preset_says():
+    def read(*words: str):
+        return config_from(build_parser("train").parse_args(["train", *words]))
+
+    assert read().weight_clip == 1.0 and read("--weight-clip", "none").weight_clip is None
+    best = ("--preset", "cartpole-best")
+    assert read(*best).eta_end == 1e-3 and read(*best, "--eta-end", "none").eta_end is None
+    assert not read().unsafe and read("--unsafe").unsafe
 
 
 def test_pre_aggregators_may_stand_before_the_aggregator(capsys):
