@@ -22,6 +22,7 @@ from jaxbyz.registry import Registry, UsageError
 from jaxbyz.reporters import Progress, Reporter
 
 SEGMENT = 20  # iterations a compiled call
+EVALUATION_STREAM = 2**32 - 1  # far from what a run of the same seed makes of its key: it is larger than any index
 
 
 class Experiment(NamedTuple):
@@ -332,11 +333,16 @@ def evaluate(
         raise UsageError(f"parameters of size {parameters.shape[-1]} do not fit a policy of size {policy.size}")
     if greedy:
         policy = policy._replace(sample=_greedy(policy.sample, make_environment(config.env).actions.discrete))
-    keys = jax.random.split(jax.random.key(seed), parameters.shape[0])
+    keys = evaluation_keys(seed, parameters.shape[0])
     episodes_run = jax.jit(lambda p, k: collect(algorithm.environment, policy, p, k, episodes, config.horizon))(
         parameters, keys
     )
     return {"return": np.asarray(episodes_run.returns), "length": np.asarray(episodes_run.lengths)}
+
+
+def evaluation_keys(seed: int, runs: int) -> Any:
+    """Keys [runs] of fresh episodes, none of which training with this seed has used."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), runs)
 
 
 def _greedy(sample: Any, discrete: bool) -> Any:

@@ -30,6 +30,9 @@ from jaxbyz.rollout import Episodes, collect
 GROUP_LANES = 1024
 PREVIOUS = ("aggregated", "own", "realized")
 ANCHORS = ("previous", "proposed", "snapshot")
+# Rewards that lie have a stream of their own. `split(key, n)[i]` is `fold_in(key, i)`: a small number would be one of the
+# keys that `collect` splits the same key into.
+LIE_STREAM = 2**32 - 1
 
 
 class Page(NamedTuple):
@@ -116,7 +119,7 @@ def sampler(
         if interference is not None and interference.rewards is not None:
             n, A, C, M = episodes.rewards.shape
             by_time = (jnp.swapaxes(x, 0, 1).reshape(A, n * C, M) for x in (episodes.rewards, episodes.alive))
-            lie_keys = jax.vmap(lambda key: jax.random.fold_in(key, 4))(keys)
+            lie_keys = jax.vmap(lambda key: jax.random.fold_in(key, LIE_STREAM))(keys)
             lied = jax.vmap(interference.rewards)(lie_keys, *by_time).reshape(A, n, C, M).swapaxes(0, 1)
             episodes = episodes._replace(rewards=jnp.where(mask[None, :, None, None], lied, episodes.rewards))
         return episodes
