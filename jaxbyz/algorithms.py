@@ -217,6 +217,8 @@ def byzpg(
     With alone=False workers sample small batches too, and the server aggregates those as well (Byz-VR-MARINA).
     """
     page.check()
+    if page.previous == "own" and not alone:
+        raise UsageError("previous='own': Byz-VR-MARINA-PG's workers all correct the server's estimate: 'aggregated'")
     K, D = agents, policy.size
     aggregator = make_rule(aggregator, K, byzantine)
     attack = make_attack("none" if attack is None else attack, K, byzantine)

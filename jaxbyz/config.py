@@ -28,6 +28,7 @@ from jaxbyz.rules import aggregators, check_rule, pre_aggregators
 from jaxbyz.schedules import schedules
 
 CENTRAL = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg", "byz-vr-marina-pg")  # algorithms with a trusted server
+SNAPSHOT = ("fedpg-br", "svrpg")  # algorithms that compare small batches with the last large one
 NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg", "svrpg")  # algorithms that bring their own rule, the mean
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
@@ -182,6 +183,11 @@ def check(config: Config, *, names: bool = True) -> Config:
     if c.previous == "realized" and (c.optimizer != "sgd" or c.eta_end is not None):
         raise UsageError(
             f"previous=realized with optimizer={c.optimizer}: (θ_t − θ_t-1)/η needs sgd and a constant eta"
+        )
+    if c.previous == "realized" and (c.anchor != "previous" or c.algorithm in SNAPSHOT):
+        anchor = "snapshot" if c.algorithm in SNAPSHOT else c.anchor
+        raise UsageError(
+            f"previous=realized with algorithm={c.algorithm}, anchor={anchor}: (θ_t − θ_t-1)/η needs anchor=previous"
         )
     if (problem := incompatible(c.estimator, c.weights, c.baseline)) is not None:
         raise UsageError(problem)
