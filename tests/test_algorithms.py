@@ -72,6 +72,24 @@ def test_same_seed_same_bits_and_other_seed_other_bits():
     assert np.abs(np.asarray(one.metrics.returns - run(algorithm, seed=1).metrics.returns)).max() > 0
 
 
+def test_robust_rules_do_not_hide_that_honest_agents_diverge():
+    """Rules make zeros of what is not a number: parameters stay finite, `finite` says what happened."""
+
+    def first_step(environment, rate):
+        parts = {"aggregator": jb.rfa(), "agreement": jb.Agreement(jb.mda(1), 3), "optimizer": optax.sgd(rate)}
+        algorithm = jb.decbyzpg(environment, POLICY, **common(**parts))
+        state, metrics = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0)), jnp.bool_(True))
+        assert np.isfinite(state.parameters).all()
+        return int(metrics.finite)
+
+    def endless(key, state, action):
+        return ENV.step(key, state, action)._replace(reward=jnp.float32(jnp.inf))
+
+    assert first_step(ENV, 1e-2) == 1
+    assert first_step(ENV, jnp.inf) == 0  # what they propose
+    assert first_step(ENV._replace(step=endless), 1e-2) == 0  # what they estimate
+
+
 @pytest.mark.slow
 def test_a_sweep_is_the_runs_it_is_made_of():
     """vmap over seeds folds lanes into one loop; every run must come out as if alone."""
