@@ -26,7 +26,13 @@ EVALUATION_STREAM = 2**32 - 1  # far from what a run of the same seed makes of i
 
 
 class Experiment(NamedTuple):
-    """A finished experiment: metrics by name [seeds, iterations], policies [seeds, K, D], whether it stayed finite."""
+    """A finished experiment.
+
+    metrics: name -> [seeds, iterations]
+    policy:  last, sampled, best -> [seeds, K, D]; of a seed that went non-finite as they were at the end of the last
+             segment before that, NaN where that was the first one; empty where it was for every seed
+    finite:  whether every seed stayed finite throughout
+    """
 
     config: Config
     metrics: dict[str, np.ndarray]
@@ -130,7 +136,9 @@ def run(
     checkpoint_every: int | None = None,
     mesh: str | None = None,
 ) -> Experiment:
-    """Train and, with `out`, write the run folder. Stops once honest parameters are non-finite, keeping what it had.
+    """Train and, with `out`, write the run folder. A seed that goes non-finite does not stop the others.
+
+    Once no seed is finite any more the run ends. Of each seed the last finite policies are kept.
 
     With `out`, SIGINT and SIGTERM end the run at the end of a segment with a checkpoint and `Interrupted`, and
     `resume(out)` continues it. After a kill it continues from the last checkpoint of `checkpoint_every` iterations.
@@ -199,7 +207,7 @@ def ensure(
         if stage == 2:
             data = results.load_run(folder)
             say(f"{folder} is finished; there is nothing to resume")
-            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
+            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
         before = checkpoints.read_options(folder)
         manner = _manner(out, checkpoint_every or before.get("checkpoint_every"), mesh or before.get("mesh"))
         manner = manner.replaced(before, say)
@@ -253,9 +261,12 @@ def _train(
     """The loop over segments: metrics, progress, checkpoints, interruption, and the files of a finished run."""
     T, (folder, every, shape, _) = prepared.coins.shape[-1], manner
     parts = [] if start is None else [Metrics(**start.history)]
-    policy = {} if start is None else collect_policy(start.runs)
     done, runs = (0, None) if start is None else (start.done, start.runs)
-    steps, finite = sum(environment_steps(config, part) for part in parts), True
+    steps = sum(environment_steps(config, part) for part in parts)
+    finite = np.all([finite_seeds(part) for part in parts] or np.ones((1, config.seeds), bool), axis=0)
+    policy = (
+        {} if runs is None else kept_policy(finite, runs, {} if folder is None else checkpoints.read_policy(folder))
+    )
     with contextlib.ExitStack() as stack:
         wish = signals.Wish() if folder is None else stack.enter_context(signals.noted())
         if reporter is not None:
@@ -263,25 +274,26 @@ def _train(
         for segment in training.segments(*prepared, length=SEGMENT, every=every, runs=runs, done=done, shape=shape):
             parts.append(segment.metrics)
             steps += environment_steps(config, segment.metrics)
-            finite = bool(np.all(segment.metrics.finite))
-            if finite:
-                policy = collect_policy(segment.runs)
+            finite = finite & finite_seeds(segment.metrics)
+            policy = kept_policy(finite, segment.runs, policy)
             if reporter is not None:
                 reporter.update(progress_of(parts, T, steps))
-            if not finite:
+            if not finite.any():
                 break
             if folder is None or segment.done == T:
                 continue
             stopping = distributed.largest(wish.signal)
             if stopping or (every is not None and segment.done % every == 0):
                 parts = [jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)]
+                if not finite.all():
+                    distributed.led(partial(checkpoints.write_policy, folder, policy))
                 checkpoints.save(folder, config, checkpoints.Checkpoint(segment.done, segment.runs, parts[0]._asdict()))
             if stopping:
                 raise Interrupted(folder, segment.done, stopping)
     metrics = results.join_metrics(parts)
     if folder is not None:
         distributed.led(lambda: _finish(folder, metrics, policy))
-    return Experiment(config, metrics, policy, finite)
+    return Experiment(config, metrics, policy, bool(finite.all()))
 
 
 def _finish(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.ndarray]) -> None:
@@ -303,6 +315,21 @@ def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress
     done = sum(part.returns.shape[1] for part in parts)
     honest_return = float(np.mean(latest["return"][:, -1]))
     return Progress(done, iterations, int(latest["trajectories"][0, -1]), honest_return, steps, latest)
+
+
+def finite_seeds(metrics: Metrics) -> np.ndarray:
+    """[seeds] whether a seed was finite in all of these iterations."""
+    return np.all(metrics.finite, axis=1)
+
+
+def kept_policy(finite: np.ndarray, runs: training.Run, before: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of seeds that are finite [seeds], what was kept before of the others; NaN if that is nothing."""
+    if not finite.any():
+        return before
+    return {
+        name: np.where(finite[:, None, None], now, before.get(name, np.float32(np.nan)))
+        for name, now in collect_policy(runs).items()
+    }
 
 
 def collect_policy(runs: training.Run) -> dict[str, np.ndarray]:

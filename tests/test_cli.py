@@ -269,7 +269,10 @@ def test_a_run_that_goes_non_finite_stops_and_keeps_what_it_had(capsys, tmp_path
     options = [*TINY, "--algorithm", "dec-page-pg", "--attack", "nan", "--trajectories", "400", "--quiet"]
     assert main(["train", *options, "--out", str(out)]) == 3
     message = capsys.readouterr().err
-    assert "honest parameters became non-finite" in message and "mean" not in message.split("aggregator")[0]
+    assert (
+        "stopped: honest agents became non-finite in 1 of 1 seeds, first in iteration " in message
+        and "mean" not in message.split("aggregator")[0]
+    )
     run = jb.load_run(out)
     assert run.metrics["finite"][0, -1] == 0 and run.metrics["trajectories"][0, -1] < 400
 

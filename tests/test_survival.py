@@ -15,9 +15,11 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -92,6 +94,42 @@ def stopped(config, tmp_path_factory):
 @pytest.fixture
 def copy(stopped, tmp_path):
     return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    """A configuration whose second seed has no finite parameters from iteration 5 on, in segments of four."""
+
+    def factory(environment, policy, **options):
+        algorithm = jb.decbyzpg(environment, policy, **options)
+        second = jax.random.key_data(jax.random.split(jax.random.key(1))[0])
+
+        def step(state, coin, *places):
+            lost = (state.step >= 5) & (jax.random.key_data(state.key) == second).all()
+            return algorithm.step(state._replace(parameters=jnp.where(lost, jnp.nan, state.parameters)), coin, *places)
+
+        return algorithm._replace(step=step)
+
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add("fragile", factory, "a test's own")
+    monkeypatch.setattr(experiment, "SEGMENT", 4)
+    return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40})
+
+
+def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys):
+    whole = experiment.run(fragile)
+    T = experiment.plan(fragile).coins.shape[-1]
+    assert not whole.finite and whole.metrics["finite"].shape == (2, T) and T > 9
+    assert whole.metrics["finite"][0].all() and whole.metrics["finite"][1].argmin() == 5
+    short = experiment.run(replace(fragile, trajectories=int(whole.metrics["trajectories"][0, 3])))
+    np.testing.assert_array_equal(whole.policy["last"][1], short.policy["last"][1])
+    assert (whole.policy["last"][0] != short.policy["last"][0]).any()
+    interrupted(fragile, tmp_path / "run", 8, every=2)
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 3
+    assert "non-finite in 1 of 2 seeds, first in iteration 5" in capsys.readouterr().err
+    again = resumed(tmp_path / "run")[0]
+    assert_same(again, whole)
+    assert not again.finite
 
 
 EVERYDAY = ("decbyzpg",)
