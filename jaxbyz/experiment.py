@@ -264,9 +264,9 @@ def _train(
     done, runs = (0, None) if start is None else (start.done, start.runs)
     steps = sum(environment_steps(config, part) for part in parts)
     finite = np.all([finite_seeds(part) for part in parts] or np.ones((1, config.seeds), bool), axis=0)
-    policy = (
-        {} if runs is None else kept_policy(finite, runs, {} if folder is None else checkpoints.read_policy(folder))
-    )
+    policy: dict[str, np.ndarray] = {}
+    if runs is not None and folder is not None:
+        policy = kept_policy(finite, runs, checkpoints.read_policy(folder, runs.state.parameters.shape))
     with contextlib.ExitStack() as stack:
         wish = signals.Wish() if folder is None else stack.enter_context(signals.noted())
         if reporter is not None:
