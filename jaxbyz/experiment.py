@@ -101,9 +101,9 @@ class Manner(NamedTuple):
         return {name: value for name, value in known if value is not None}
 
     def placed(self, prepared: Plan) -> Manner:
-        """With a shape, if agents are to be spread; an unfit one is refused in one line."""
+        """With a shape, if the run is to be spread; an unfit one is refused in one line."""
         shape = choose_shape(self.shape, len(prepared.keys), prepared.algorithm.agents)
-        if self.shape is None and shape.agents > 1 and jax.process_count() == 1:
+        if self.shape is None and shape != Shape() and jax.process_count() == 1:
             return self._replace(shape=shape, chosen=True)
         return self
 

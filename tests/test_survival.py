@@ -470,6 +470,10 @@ def test_twenty_kills_lose_nothing(tmp_path):
     killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
 
 
+def test_the_mesh_of_seeds_is_kept_too(stopped):
+    assert checkpoints.read_options(stopped) == {"checkpoint_every": 2, "chosen_mesh": "seeds=2,agents=1"}
+
+
 @pytest.mark.slow
 def test_a_run_keeps_the_mesh_that_was_chosen_for_it(tmp_path, monkeypatch):
     """Begun with its agents on two devices, resumed where one run would get a single one; or where two do not exist."""
