@@ -193,6 +193,8 @@ def ensure(
         def claim() -> int:
             """Whether the folder holds a run (1), and a finished one (2)."""
             results.make_folder(folder)
+            if results.finished(folder) and not results.writable(folder):
+                return 2  # to be read, which needs no claim
             stack.enter_context(results.claimed(folder))
             begun = (folder / "config.json").exists()
             return begun + (begun and not results.unfinished(folder))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import json
 import os
@@ -249,6 +251,52 @@ def test_a_changed_config_is_refused(copy, capsys):
 def test_a_folder_in_use_is_refused(copy, config):
     with results.claimed(copy), pytest.raises(UsageError, match="another process is working"):
         experiment.resume(copy)
+
+
+def test_the_lock_is_on_a_file(tmp_path):
+    """Network file systems lock files, not folders."""
+    with results.claimed(tmp_path), (tmp_path / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with results.claimed(tmp_path):
+        pass
+
+
+def test_a_lock_file_that_is_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
+    """Another process finished and removed its lock after this one had opened it."""
+    lock, opened = fcntl.flock, []
+
+    def late(handle, kind):
+        if not opened:
+            (tmp_path / ".lock").unlink()
+        opened.append(handle)
+        lock(handle, kind)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with results.claimed(tmp_path), pytest.raises(results.BusyError), results.claimed(tmp_path):
+        pass
+    assert len(opened) == 3
+
+
+def test_where_nothing_can_be_locked_that_is_said(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"cannot be locked there \(No locks available\)") as refusal:
+        results.claimed(tmp_path).__enter__()
+    assert not isinstance(refusal.value, results.BusyError)
+
+
+def test_a_finished_run_is_read_where_nothing_can_be_written(config, whole, tmp_path):
+    folder = tmp_path / "run"
+    experiment.run(config, folder)
+    assert not (folder / ".lock").exists()
+    for path in (folder, *folder.parents[:4]):
+        with contextlib.suppress(PermissionError):
+            path.chmod(path.stat().st_mode | 0o055)
+    folder.chmod(0o555)
+    with nobody():
+        assert_same(experiment.resume(folder), whole)
 
 
 @contextlib.contextmanager
