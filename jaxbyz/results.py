@@ -1,7 +1,7 @@
 """A run's folder: config.json, metrics.npz, policy.npz, environment.json; written whole or not at all.
 
-metrics.npz is written last: a folder that has it is finished, one that has only config.json can be resumed and may have a
-`.lock`, which goes when the run is finished.
+metrics.npz is written last: a folder that has it is finished, one that has only config.json can be resumed. Until then
+it may have a `.lock`.
 Files are read as if a stranger had made them: JSON and plain arrays of bounded size, nothing that runs.
 """
 

@@ -290,6 +290,7 @@ def test_where_nothing_can_be_locked_that_is_said(tmp_path, monkeypatch):
 def test_a_finished_run_is_read_where_nothing_can_be_written(config, whole, tmp_path):
     folder = tmp_path / "run"
     experiment.run(config, folder)
+    assert_same(experiment.resume(folder), whole)
     assert not (folder / ".lock").exists()
     for path in (folder, *folder.parents[:4]):
         with contextlib.suppress(PermissionError):
