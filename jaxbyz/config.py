@@ -28,6 +28,7 @@ from jaxbyz.rules import aggregators, check_rule, pre_aggregators
 from jaxbyz.schedules import schedules
 
 CENTRAL = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg", "byz-vr-marina-pg")  # algorithms with a trusted server
+SMALL_ALONE = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg")  # those whose server samples small batches itself
 SNAPSHOT = ("fedpg-br", "svrpg")  # algorithms that compare small batches with the last large one
 NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg", "svrpg")  # algorithms that bring their own rule, the mean
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxbyz import checkpoints, distributed, results, signals, training
 from jaxbyz.algorithms import Algorithm, Metrics
-from jaxbyz.config import Config, build
+from jaxbyz.config import SMALL_ALONE, Config, build
 from jaxbyz.meshes import Shape, choose_shape, parse_shape
 from jaxbyz.registry import Registry, UsageError
 from jaxbyz.reporters import Progress, Reporter
@@ -307,7 +307,8 @@ def _finish(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.n
 
 def environment_steps(config: Config, metrics: Metrics) -> float:
     """Steps that all agents and seeds took in these iterations, from honest agents' mean lengths."""
-    return float(np.sum(metrics.length * metrics.trajectories)) * config.agents
+    alone = (config.algorithm in SMALL_ALONE) & (np.asarray(metrics.coin) == 0)
+    return float(np.sum(metrics.length * metrics.trajectories * np.where(alone, 1, config.agents)))
 
 
 def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress:

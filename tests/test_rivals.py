@@ -9,10 +9,11 @@ import optax
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.algorithms import byz_vr_marina_pg, fedpg_br, svrpg
+from jaxbyz.algorithms import Metrics, byz_vr_marina_pg, fedpg_br, svrpg
 from jaxbyz.config import resolve
 from jaxbyz.environments import tabular
 from jaxbyz.estimators import Estimator, estimate, whitened_coefficients
+from jaxbyz.experiment import environment_steps
 from jaxbyz.registry import UsageError
 from jaxbyz.rollout import collect
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
@@ -121,3 +122,14 @@ def test_marina_has_no_estimates_of_its_workers_own():
     with pytest.raises(UsageError, match="previous='own'"):
         byz_vr_marina_pg(ENV, POLICY, **options)
     jb.byzpg(ENV, POLICY, **options)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "samplers"), [("byzpg", 1), ("svrpg", 1), ("fedpg-br", 1), ("byz-vr-marina-pg", 5), ("decbyzpg", 5)]
+)
+def test_steps_of_a_small_batch_are_those_of_whoever_samples_it(algorithm, samplers):
+    few = Metrics(*[np.zeros((2, 3))] * len(Metrics._fields))
+    few = few._replace(
+        length=np.full((2, 3), 7.0), trajectories=np.array([[6, 2, 2]] * 2), coin=np.array([[1, 0, 0]] * 2)
+    )
+    assert environment_steps(resolve(algorithm=algorithm, agents=5), few) == 2 * 7 * (6 * 5 + 4 * samplers)
