@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import typing
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from jaxbyz.agreements import Agreement, agreements, theorem_rounds
@@ -36,6 +36,8 @@ OUTPUTS = ("last", "sampled", "best")
 COINS = ("shared", "own")
 STARTS = ("own", "shared")
 COMPARED = ("previous", "proposed")
+MOST_ROUNDS = 10**6  # κ at most
+LARGEST = float(np.finfo(np.float32).max)  # what is larger is infinite where it is used
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -150,12 +152,12 @@ def check(config: Config, *, names: bool = True) -> Config:
         raise UsageError(f"seed={c.seed} with seeds={c.seeds}: seeds are numbers from 0 to 2³² − 1")
     for name in ("eta", "gamma", "output_scale"):
         value = getattr(c, name)
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name}={value}: must be a positive number")
+        if not 0 < value <= LARGEST:
+            raise UsageError(f"{name}={value}: must be a positive number of float32")
     for name in ("eta_end", "tolerance", "weight_clip", "clip_norm"):
         value = getattr(c, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name}={value}: must be a positive number, or left out")
+        if value is not None and not 0 < value <= LARGEST:
+            raise UsageError(f"{name}={value}: must be a positive number of float32, or left out")
     if c.gamma > 1:
         raise UsageError(f"gamma={c.gamma}: must be in (0, 1]")
     if not 0 < c.p <= 1:
@@ -170,9 +172,9 @@ def check(config: Config, *, names: bool = True) -> Config:
         raise UsageError(f"byzantine={c.byzantine}: must be at least 0")
     if c.byzantine >= c.agents:
         raise UsageError(f"byzantine={c.byzantine} of agents={c.agents}: at least one agent must be honest")
-    if c.kappa != "theorem" and not (c.kappa.isdigit() and int(c.kappa) >= 1):
-        raise UsageError(f"kappa={c.kappa!r}: a number of rounds of at least 1, or `theorem`")
-    if not math.isfinite(c.baseline_value):
+    if c.kappa != "theorem" and not _is_rounds(c.kappa):
+        raise UsageError(f"kappa={c.kappa[:60]!r}: a number of rounds from 1 to {MOST_ROUNDS}, or `theorem`")
+    if not abs(c.baseline_value) <= LARGEST:
         raise UsageError(f"baseline_value={c.baseline_value}: must be a finite number")
     for name, known in (
         ("optimizer", OPTIMIZERS), ("output", OUTPUTS), ("coin", COINS), ("start", STARTS), ("anchor", COMPARED),
@@ -197,6 +199,12 @@ def check(config: Config, *, names: bool = True) -> Config:
         _check_names(config)
         _check_limits(c)
     return c
+
+
+def _is_rounds(text: str) -> bool:
+    """Whether κ is a whole number within bounds; int() is not asked to read thousands of digits."""
+    written = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_ROUNDS))
+    return written and 1 <= int(text) <= MOST_ROUNDS
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -111,6 +111,8 @@ def train(algorithm: Algorithm, key: PRNGKeyArray, iterations: int, coins: Bool[
     Without `coins`, every run draws its own from its key, as the paper says; under vmap both branches of the switch are
     then paid. Pass `coins=common_coins(key, p, iterations)` (not batched) to let all runs share them and pay for one.
     """
+    if iterations < 1:
+        raise UsageError(f"iterations={iterations}: must be at least 1")
     if coins is not None and jnp.shape(coins) != (iterations,):
         raise UsageError(f"coins have shape {jnp.shape(coins)}: ({iterations},) is due, one an iteration")
     run = start(algorithm, key)

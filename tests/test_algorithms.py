@@ -12,6 +12,7 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.environments import tabular
 from jaxbyz.page import switch
+from jaxbyz.registry import UsageError
 from jaxbyz.rules import from_function
 
 ENV = jb.make_environment("CartPole-v1")
@@ -269,6 +270,11 @@ def test_a_users_own_rule_attack_and_environment():
     assert np.isnan(np.asarray(out.metrics.byzantine_weight)).all()  # nothing is known of a plain function's shares
     with pytest.raises(ValueError, match="must return one vector"):
         jb.aggregate(lambda messages: messages, jax.random.key(0), jnp.ones((3, 2)))
+
+
+def test_a_run_has_iterations():
+    with pytest.raises(UsageError, match="iterations=0: must be at least 1"):
+        jb.train(robust(), jax.random.key(0), 0)
 
 
 def test_outputs_are_last_sampled_and_best():

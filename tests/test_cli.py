@@ -13,7 +13,8 @@ from jaxbyz.attacks import attacks
 from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from, widths
-from jaxbyz.registry import Registry
+from jaxbyz.config import resolve
+from jaxbyz.registry import Registry, UsageError
 from jaxbyz.rules import aggregators
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
@@ -169,6 +170,11 @@ def test_list_names_everything(capsys):
         (["--agents", "three"], "agents='three' is not a whole number"),
         (["--gamma", "1.5"], "gamma=1.5"),
         (["--kappa", "zero"], "kappa='zero'"),
+        (["--kappa", "²"], "kappa='²'"),
+        (["--kappa", "1000001"], "kappa='1000001': a number of rounds from 1 to 1000000"),
+        (["--kappa", "9" * 5000], "kappa='999"),
+        (["--seeds", "1" + "0" * 400], "seeds: the number is too large"),
+        (["--eta", "1e39"], "eta=1e+39: must be a positive number of float32"),
         (["--hidden", "0"], "hidden=0"),
         (["--hidden", "a,b"], "hidden='a,b'"),
         (["--aggregator", "rfaa"], "aggregator='rfaa' is unknown; did you mean 'rfa'?"),
@@ -189,6 +195,18 @@ def test_bad_options_are_refused_in_one_line(capsys, tmp_path, options, message)
     out = tmp_path / "run"
     assert message in refused(capsys, "train", *options, "--out", str(out))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["eta", "seeds", "kappa", "weight_clip"])
+def test_numbers_beyond_floats_are_refused(name):
+    for size in (400, 5000):
+        with pytest.raises(UsageError, match=f"^{name}: the number is too large$"):
+            resolve(**{name: 10**size})
+
+
+def test_the_theorem_has_rounds_for_every_probability():
+    assert resolve(kappa="theorem", p=1e-200).kappa_rounds() == 1339
+    assert resolve(kappa="theorem", p=0.2, N=50, agents=13).kappa_rounds() == 14
 
 
 def test_unsafe_runs_what_is_refused(tmp_path):
