@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import jaxbyz as jb
+from jaxbyz import training
 from jaxbyz.environments import tabular
 from jaxbyz.page import switch
 from jaxbyz.registry import UsageError
@@ -270,6 +271,18 @@ def test_a_users_own_rule_attack_and_environment():
     assert np.isnan(np.asarray(out.metrics.byzantine_weight)).all()  # nothing is known of a plain function's shares
     with pytest.raises(ValueError, match="must return one vector"):
         jb.aggregate(lambda messages: messages, jax.random.key(0), jnp.ones((3, 2)))
+
+
+@pytest.mark.parametrize(("p", "period"), [(1.0, None), (0.3, 1), (0.3, 3), (0.3, 10**9), (0.3, None)])
+def test_coins_last_as_long_as_the_trajectories(p, period):
+    """No more are drawn than there is use for, and they are those of the longest sequence."""
+    algorithm, key = robust(p=p, period=period), jax.random.key(2)
+    longest = np.asarray(training.common_coins(key, p, 200) if period is None else np.arange(200) % period == 0)
+    for trajectories in (1, 6, 7, 8, 100):
+        T = int(np.searchsorted(np.cumsum(np.where(longest, 6, 2)), trajectories)) + 1
+        np.testing.assert_array_equal(training.coins_for(algorithm, key, trajectories), longest[:T])
+    drawn = training.most_iterations(algorithm, 6 * 10**6)
+    assert drawn <= {(1.0, None): 10**6, (0.3, 1): 10**6, (0.3, 3): 1.8 * 10**6}.get((p, period), 3 * 10**6)
 
 
 def test_a_run_has_iterations():
