@@ -354,20 +354,29 @@ def evaluate(
     config: Config, parameters: np.ndarray, episodes: int, seed: int = 0, greedy: bool = False
 ) -> dict[str, np.ndarray]:
     """Fresh episodes with each seed's parameters [seeds, D]: returns and lengths, [seeds, episodes] each."""
-    from jaxbyz.environments import make_environment
+    algorithm = _algorithm(config)
+    if parameters.shape[-1] != algorithm.policy.size:
+        raise UsageError(
+            f"parameters of size {parameters.shape[-1]} do not fit a policy of size {algorithm.policy.size}"
+        )
+    played = _player(algorithm, episodes, config.horizon, greedy)(parameters, evaluation_keys(seed, len(parameters)))
+    return {name: np.asarray(values) for name, values in played.items()}
+
+
+@lru_cache(maxsize=16)
+def _player(algorithm: Algorithm, episodes: int, horizon: int, greedy: bool) -> Callable[..., dict[str, Any]]:
+    """(parameters [seeds, D], keys [seeds]) -> returns and lengths [seeds, episodes]: one program for every call."""
     from jaxbyz.rollout import collect
 
-    algorithm = _algorithm(config)
-    policy = algorithm.policy
-    if parameters.shape[-1] != policy.size:
-        raise UsageError(f"parameters of size {parameters.shape[-1]} do not fit a policy of size {policy.size}")
+    policy, environment = algorithm.policy, algorithm.environment
     if greedy:
-        policy = policy._replace(sample=_greedy(policy.sample, make_environment(config.env).actions.discrete))
-    keys = evaluation_keys(seed, parameters.shape[0])
-    episodes_run = jax.jit(lambda p, k: collect(algorithm.environment, policy, p, k, episodes, config.horizon))(
-        parameters, keys
-    )
-    return {"return": np.asarray(episodes_run.returns), "length": np.asarray(episodes_run.lengths)}
+        policy = policy._replace(sample=_greedy(policy.sample, environment.actions.discrete))
+
+    def play(parameters: Any, keys: Any) -> dict[str, Any]:
+        done = collect(environment, policy, parameters, keys, episodes, horizon)
+        return {"return": done.returns, "length": done.lengths}
+
+    return jax.jit(play)
 
 
 def evaluation_keys(seed: int, runs: int) -> Any:

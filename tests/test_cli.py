@@ -102,6 +102,17 @@ def test_evaluate_runs_fresh_episodes(capsys, folder):
     assert "episodes=0" in refused(capsys, "evaluate", str(folder), "--episodes", "0")
 
 
+def test_an_evaluation_is_compiled_once(folder):
+    from jaxbyz import experiment
+
+    run = jb.load_run(folder)
+    parameters = run.policy["last"][:, 0]
+    one, two = (experiment.evaluate(run.config, parameters, 5, seed=seed) for seed in (0, 1))
+    assert one["return"].shape == two["length"].shape == (3, 5)
+    play = experiment._player(experiment._algorithm(run.config), 5, run.config.horizon, False)
+    assert play._cache_size() == 1
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_plot_draws(capsys, folder, tmp_path, suffix):
     picture = tmp_path / f"curves{suffix}"
