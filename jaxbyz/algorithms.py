@@ -71,7 +71,8 @@ class Metrics(NamedTuple):
     bytes_moved:  between devices, when agents are spread over them; measuring the diameter included
     finite:       1 where honest agents' estimates and parameters are finite numbers, the parameters both before and
                   after agreement: robust rules make zeros of what is not a number, so that the outcome alone hides it
-    shares [K]:   share of each sender in the aggregate, mean over honest receivers
+    shares [K]:   share of each sender in the aggregate, mean over honest receivers; zero in steps that ByzPG's server
+                  takes alone, which aggregate nobody's message
     byzantine [K]: who was Byzantine
     """
 

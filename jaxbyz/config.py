@@ -63,8 +63,10 @@ class Config:
         None, "stop agreement once the honest diameter is at most this; κ is then the most"
     )
     seeds: int = option(1, "number of runs, side by side")
-    seed: int = option(0, "first seed; seed s of the sweep is seed + s")
-    coin: str = option("shared", "shared: one coin sequence for all seeds; own: each seed its own, both branches paid")
+    seed: int = option(0, "first seed; run s of the sweep has seed + s, and, with coin=shared, the first seed's coin")
+    coin: str = option(
+        "shared", "shared: the first seed's for all; own: each seed its own, repeatable alone, both branches paid"
+    )
     trajectories: int = option(8000, "trajectories to sample per agent")
     N: int = option(50, "large batch size")
     B: int = option(4, "small batch size")
@@ -90,7 +92,7 @@ class Config:
     output_activation: str = option("tanh", "output activation")
     output_scale: float = option(1.0, "factor on the activated outputs")
     initialiser: str = option("lecun", "network initialisation: lecun, orthogonal, published")
-    start: str = option("own", "first policy: own, drawn for each seed; shared, the first seed's for all")
+    start: str = option("own", "first policy: own, drawn for each seed; shared, one drawn from `seed` alone for all")
     output: str = option("last", "parameters that evaluate uses: last, sampled (θ_T̂), best (by honest return)")
     unsafe: bool = option(False, "run also with more Byzantines than the rules tolerate")
 
