@@ -46,7 +46,7 @@ def theorem_rounds(N: int, agents: int, p: float) -> int:
     Against the worst equivocation a round of MDA leaves 3f/(K − f) of it and one of GDA 4f/(K − f), both below 1
     exactly within their limits 1/4 and 1/5, and at most 1/2 for f ≤ K/7 and K/9: see docs/rules.md.
     """
-    return max(1, math.ceil(math.log2(N * agents / p**2)))
+    return max(1, math.ceil(math.log2(N * agents) - 2 * math.log2(p)))
 
 
 def diameter(parameters: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, ""]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.agreements import Agreement, diameter, run_agreement
 from jaxbyz.api import make_attack, make_rule
@@ -69,8 +69,10 @@ class Metrics(NamedTuple):
     rounds:       agreement rounds used
     bytes_sent:   by all agents together, D floats a message, as the paper's remark counts them
     bytes_moved:  between devices, when agents are spread over them; measuring the diameter included
-    finite:       1 while all honest parameters are finite numbers
-    shares [K]:   share of each sender in the aggregate, mean over honest receivers
+    finite:       1 where honest agents' estimates and parameters are finite numbers, the parameters both before and
+                  after agreement: robust rules make zeros of what is not a number, so that the outcome alone hides it
+    shares [K]:   share of each sender in the aggregate, mean over honest receivers; zero in steps that ByzPG's server
+                  takes alone, which aggregate nobody's message
     byzantine [K]: who was Byzantine
     """
 
@@ -183,13 +185,13 @@ def decbyzpg(
             aggregate.state,
             attack.remember(view),
         )
-        measured = jnp.linalg.norm(aggregate.rows, axis=1), aggregate.shares
-        norms, shares = places.gather(measured)
+        measured = jnp.linalg.norm(aggregate.rows, axis=1), aggregate.shares, _finite_rows(proposed).astype(jnp.float32)
+        norms, shares, sound = places.gather(measured)
         rounds = agreed.rounds.astype(jnp.float32)
-        a_place = (D + SUMMARY) + (1.0 + rounds) * D + (1 + K)  # estimates, parameters, what is measured of aggregates
+        a_place = (D + SUMMARY) + (1.0 + rounds) * D + (2 + K)  # estimates, parameters, what is measured of steps
         floats = places.here * a_place + _memory_size(aggregator, K, D)
         metrics = _metrics(
-            page, coin, sampled, mask, norms, shares, agreed.everyone, agreed.rounds,
+            page, coin, sampled, mask, norms, shares, agreed.everyone, agreed.rounds, sound=sound > 0,
             bytes_sent=(1.0 + rounds) * float(K * K * D * FLOAT_BYTES), bytes_moved=places.moved(floats),
         )  # fmt: skip
         return following, metrics
@@ -217,6 +219,8 @@ def byzpg(
     With alone=False workers sample small batches too, and the server aggregates those as well (Byz-VR-MARINA).
     """
     page.check()
+    if page.previous == "own" and not alone:
+        raise UsageError("previous='own': Byz-VR-MARINA-PG's workers all correct the server's estimate: 'aggregated'")
     K, D = agents, policy.size
     aggregator = make_rule(aggregator, K, byzantine)
     attack = make_attack("none" if attack is None else attack, K, byzantine)
@@ -273,7 +277,8 @@ def byzpg(
         upwards = coin if alone else jnp.bool_(True)
         metrics = _metrics(
             page, coin, sampled, mask, jnp.tile(jnp.linalg.norm(v, axis=1), K), jnp.tile(shares, (K, 1)),
-            jnp.tile(theta, (K, 1)), jnp.int32(0), bytes_sent=jnp.where(upwards, 2.0, 1.0) * float(K * D * FLOAT_BYTES),
+            jnp.tile(theta, (K, 1)), jnp.int32(0), sound=jnp.ones(K, bool),
+            bytes_sent=jnp.where(upwards, 2.0, 1.0) * float(K * D * FLOAT_BYTES),
             bytes_moved=jnp.where(upwards, places.moved(places.here * (D + SUMMARY)), 0.0),
         )  # fmt: skip
         return following, metrics
@@ -390,6 +395,10 @@ def _memory_size(rule: Rule, K: int, D: int) -> int:
     return 2 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(jax.eval_shape(lambda: rule.init(K, D))))
 
 
+def _finite_rows(vectors: Float[Array, "K D"]) -> Bool[Array, " K"]:
+    return jnp.all(jnp.isfinite(vectors), axis=1)
+
+
 def _metrics(
     page: Page,
     coin: Array,
@@ -400,11 +409,14 @@ def _metrics(
     parameters: Array,
     rounds: Array,
     *,
+    sound: Array,
     bytes_sent: Array,
     bytes_moved: Array,
 ) -> Metrics:
-    """sampled, mask, norms [K] of aggregates, shares [K, K] and parameters [K, D] are everyone's."""
+    """sampled, mask, norms [K] of aggregates, shares [K, K], parameters [K, D] and sound [K], whether an agent's step
+    led to finite parameters, are everyone's."""
     honest = ~mask
+    finite = sound & _finite_rows(sampled.estimate) & _finite_rows(parameters)
 
     def over_honest(values: Array) -> Array:
         weight = honest.reshape(-1, *([1] * (values.ndim - 1)))
@@ -425,7 +437,7 @@ def _metrics(
         rounds=rounds,
         bytes_sent=bytes_sent,
         bytes_moved=bytes_moved,
-        finite=jnp.all(jnp.isfinite(jnp.where(honest[:, None], parameters, 0.0))).astype(jnp.int32),
+        finite=jnp.all(mask | finite).astype(jnp.int32),
         shares=senders,
         byzantine=mask,
     )

@@ -2,7 +2,8 @@
 
 `DIR/checkpoints/40/` holds what a run needs to go on after iteration 40, with its metrics so far; `40.json` beside it,
 written last and in one piece, holds the SHA-256 of every file. A checkpoint without a seal was never finished; one
-whose files differ from its seal is damaged. Neither is used: the one before it is.
+whose files differ from its seal is damaged. Neither is used: the one before it is. `policy.npz` beside them holds the
+last finite policies of seeds that went non-finite, where there are any.
 """
 
 from __future__ import annotations
@@ -108,6 +109,24 @@ def read_options(folder: Path) -> dict[str, Any]:
     """What `write_options` kept; nothing if there is nothing to read."""
     path = folder / FOLDER / "options.json"
     return results.read_json(path) if path.exists() else {}
+
+
+def write_policy(folder: Path, policy: dict[str, np.ndarray]) -> None:
+    """Keep the last finite outputs of seeds that went non-finite: the runs of a checkpoint do not hold them.
+
+    They do not change any more, so that one file serves all checkpoints."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    results.write_arrays(folder / FOLDER / "policy.npz", policy)
+
+
+def read_policy(folder: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """What `write_policy` kept, of this shape [seeds, K, D]; nothing where nothing of the kind can be read."""
+    path = folder / FOLDER / "policy.npz"
+    try:
+        found = results.read_arrays(path) if path.exists() else {}
+    except UsageError:
+        return {}
+    return {name: values for name, values in found.items() if (values.shape, values.dtype) == (shape, np.float32)}
 
 
 def discard_after(folder: Path, done: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import typing
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
 from jaxbyz.agreements import Agreement, agreements, theorem_rounds
@@ -28,12 +28,16 @@ from jaxbyz.rules import aggregators, check_rule, pre_aggregators
 from jaxbyz.schedules import schedules
 
 CENTRAL = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg", "byz-vr-marina-pg")  # algorithms with a trusted server
+SMALL_ALONE = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg")  # those whose server samples small batches itself
+SNAPSHOT = ("fedpg-br", "svrpg")  # algorithms that compare small batches with the last large one
 NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg", "svrpg")  # algorithms that bring their own rule, the mean
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
 COINS = ("shared", "own")
 STARTS = ("own", "shared")
 COMPARED = ("previous", "proposed")
+MOST_ROUNDS = 10**6  # κ at most
+LARGEST = float(np.finfo(np.float32).max)  # what is larger is infinite where it is used
 
 
 def option(default: Any, help: str, **extra: Any) -> Any:
@@ -59,8 +63,10 @@ class Config:
         None, "stop agreement once the honest diameter is at most this; κ is then the most"
     )
     seeds: int = option(1, "number of runs, side by side")
-    seed: int = option(0, "first seed; seed s of the sweep is seed + s")
-    coin: str = option("shared", "shared: one coin sequence for all seeds; own: each seed its own, both branches paid")
+    seed: int = option(0, "first seed; run s of the sweep has seed + s, and, with coin=shared, the first seed's coin")
+    coin: str = option(
+        "shared", "shared: the first seed's for all; own: each seed its own, repeatable alone, both branches paid"
+    )
     trajectories: int = option(8000, "trajectories to sample per agent")
     N: int = option(50, "large batch size")
     B: int = option(4, "small batch size")
@@ -86,7 +92,7 @@ class Config:
     output_activation: str = option("tanh", "output activation")
     output_scale: float = option(1.0, "factor on the activated outputs")
     initialiser: str = option("lecun", "network initialisation: lecun, orthogonal, published")
-    start: str = option("own", "first policy: own, drawn for each seed; shared, the first seed's for all")
+    start: str = option("own", "first policy: own, drawn for each seed; shared, one drawn from `seed` alone for all")
     output: str = option("last", "parameters that evaluate uses: last, sampled (θ_T̂), best (by honest return)")
     unsafe: bool = option(False, "run also with more Byzantines than the rules tolerate")
 
@@ -148,12 +154,12 @@ def check(config: Config, *, names: bool = True) -> Config:
         raise UsageError(f"seed={c.seed} with seeds={c.seeds}: seeds are numbers from 0 to 2³² − 1")
     for name in ("eta", "gamma", "output_scale"):
         value = getattr(c, name)
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name}={value}: must be a positive number")
+        if not 0 < value <= LARGEST:
+            raise UsageError(f"{name}={value}: must be a positive number of float32")
     for name in ("eta_end", "tolerance", "weight_clip", "clip_norm"):
         value = getattr(c, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name}={value}: must be a positive number, or left out")
+        if value is not None and not 0 < value <= LARGEST:
+            raise UsageError(f"{name}={value}: must be a positive number of float32, or left out")
     if c.gamma > 1:
         raise UsageError(f"gamma={c.gamma}: must be in (0, 1]")
     if not 0 < c.p <= 1:
@@ -168,9 +174,9 @@ def check(config: Config, *, names: bool = True) -> Config:
         raise UsageError(f"byzantine={c.byzantine}: must be at least 0")
     if c.byzantine >= c.agents:
         raise UsageError(f"byzantine={c.byzantine} of agents={c.agents}: at least one agent must be honest")
-    if c.kappa != "theorem" and not (c.kappa.isdigit() and int(c.kappa) >= 1):
-        raise UsageError(f"kappa={c.kappa!r}: a number of rounds of at least 1, or `theorem`")
-    if not math.isfinite(c.baseline_value):
+    if c.kappa != "theorem" and not _is_rounds(c.kappa):
+        raise UsageError(f"kappa={c.kappa[:60]!r}: a number of rounds from 1 to {MOST_ROUNDS}, or `theorem`")
+    if not abs(c.baseline_value) <= LARGEST:
         raise UsageError(f"baseline_value={c.baseline_value}: must be a finite number")
     for name, known in (
         ("optimizer", OPTIMIZERS), ("output", OUTPUTS), ("coin", COINS), ("start", STARTS), ("anchor", COMPARED),
@@ -183,6 +189,11 @@ def check(config: Config, *, names: bool = True) -> Config:
         raise UsageError(
             f"previous=realized with optimizer={c.optimizer}: (θ_t − θ_t-1)/η needs sgd and a constant eta"
         )
+    if c.previous == "realized" and (c.anchor != "previous" or c.algorithm in SNAPSHOT):
+        anchor = "snapshot" if c.algorithm in SNAPSHOT else c.anchor
+        raise UsageError(
+            f"previous=realized with algorithm={c.algorithm}, anchor={anchor}: (θ_t − θ_t-1)/η needs anchor=previous"
+        )
     if (problem := incompatible(c.estimator, c.weights, c.baseline)) is not None:
         raise UsageError(problem)
     c = effective(c)
@@ -190,6 +201,12 @@ def check(config: Config, *, names: bool = True) -> Config:
         _check_names(config)
         _check_limits(c)
     return c
+
+
+def _is_rounds(text: str) -> bool:
+    """Whether κ is a whole number within bounds; int() is not asked to read thousands of digits."""
+    written = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_ROUNDS))
+    return written and 1 <= int(text) <= MOST_ROUNDS
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -16,16 +16,23 @@ import numpy as np
 
 from jaxbyz import checkpoints, distributed, results, signals, training
 from jaxbyz.algorithms import Algorithm, Metrics
-from jaxbyz.config import Config, build
+from jaxbyz.config import SMALL_ALONE, Config, build
 from jaxbyz.meshes import Shape, choose_shape, parse_shape
 from jaxbyz.registry import Registry, UsageError
 from jaxbyz.reporters import Progress, Reporter
 
 SEGMENT = 20  # iterations a compiled call
+EVALUATION_STREAM = 2**32 - 1  # far from what a run of the same seed makes of its key: it is larger than any index
 
 
 class Experiment(NamedTuple):
-    """A finished experiment: metrics by name [seeds, iterations], policies [seeds, K, D], whether it stayed finite."""
+    """A finished experiment.
+
+    metrics: name -> [seeds, iterations]
+    policy:  last, sampled, best -> [seeds, K, D]; of a seed that went non-finite as they were at the end of the last
+             segment before that, NaN where that was the first one; empty where it was for every seed
+    finite:  whether every seed stayed finite throughout
+    """
 
     config: Config
     metrics: dict[str, np.ndarray]
@@ -94,9 +101,9 @@ class Manner(NamedTuple):
         return {name: value for name, value in known if value is not None}
 
     def placed(self, prepared: Plan) -> Manner:
-        """With a shape, if agents are to be spread; an unfit one is refused in one line."""
+        """With a shape, if the run is to be spread; an unfit one is refused in one line."""
         shape = choose_shape(self.shape, len(prepared.keys), prepared.algorithm.agents)
-        if self.shape is None and shape.agents > 1 and jax.process_count() == 1:
+        if self.shape is None and shape != Shape() and jax.process_count() == 1:
             return self._replace(shape=shape, chosen=True)
         return self
 
@@ -129,7 +136,9 @@ def run(
     checkpoint_every: int | None = None,
     mesh: str | None = None,
 ) -> Experiment:
-    """Train and, with `out`, write the run folder. Stops once honest parameters are non-finite, keeping what it had.
+    """Train and, with `out`, write the run folder. A seed that goes non-finite does not stop the others.
+
+    Once no seed is finite any more the run ends. Of each seed the last finite policies are kept.
 
     With `out`, SIGINT and SIGTERM end the run at the end of a segment with a checkpoint and `Interrupted`, and
     `resume(out)` continues it. After a kill it continues from the last checkpoint of `checkpoint_every` iterations.
@@ -184,6 +193,8 @@ def ensure(
         def claim() -> int:
             """Whether the folder holds a run (1), and a finished one (2)."""
             results.make_folder(folder)
+            if results.finished(folder) and not results.writable(folder):
+                return 2  # to be read, which needs no claim
             stack.enter_context(results.claimed(folder))
             begun = (folder / "config.json").exists()
             return begun + (begun and not results.unfinished(folder))
@@ -198,7 +209,7 @@ def ensure(
         if stage == 2:
             data = results.load_run(folder)
             say(f"{folder} is finished; there is nothing to resume")
-            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"][:, -1])))
+            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
         before = checkpoints.read_options(folder)
         manner = _manner(out, checkpoint_every or before.get("checkpoint_every"), mesh or before.get("mesh"))
         manner = manner.replaced(before, say)
@@ -252,9 +263,12 @@ def _train(
     """The loop over segments: metrics, progress, checkpoints, interruption, and the files of a finished run."""
     T, (folder, every, shape, _) = prepared.coins.shape[-1], manner
     parts = [] if start is None else [Metrics(**start.history)]
-    policy = {} if start is None else collect_policy(start.runs)
     done, runs = (0, None) if start is None else (start.done, start.runs)
-    steps, finite = sum(environment_steps(config, part) for part in parts), True
+    steps = sum(environment_steps(config, part) for part in parts)
+    finite = np.all([finite_seeds(part) for part in parts] or np.ones((1, config.seeds), bool), axis=0)
+    policy: dict[str, np.ndarray] = {}
+    if runs is not None and folder is not None:
+        policy = kept_policy(finite, runs, checkpoints.read_policy(folder, runs.state.parameters.shape))
     with contextlib.ExitStack() as stack:
         wish = signals.Wish() if folder is None else stack.enter_context(signals.noted())
         if reporter is not None:
@@ -262,25 +276,26 @@ def _train(
         for segment in training.segments(*prepared, length=SEGMENT, every=every, runs=runs, done=done, shape=shape):
             parts.append(segment.metrics)
             steps += environment_steps(config, segment.metrics)
-            finite = bool(np.all(segment.metrics.finite))
-            if finite:
-                policy = collect_policy(segment.runs)
+            finite = finite & finite_seeds(segment.metrics)
+            policy = kept_policy(finite, segment.runs, policy)
             if reporter is not None:
                 reporter.update(progress_of(parts, T, steps))
-            if not finite:
+            if not finite.any():
                 break
             if folder is None or segment.done == T:
                 continue
             stopping = distributed.largest(wish.signal)
             if stopping or (every is not None and segment.done % every == 0):
                 parts = [jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)]
+                if not finite.all():
+                    distributed.led(partial(checkpoints.write_policy, folder, policy))
                 checkpoints.save(folder, config, checkpoints.Checkpoint(segment.done, segment.runs, parts[0]._asdict()))
             if stopping:
                 raise Interrupted(folder, segment.done, stopping)
     metrics = results.join_metrics(parts)
     if folder is not None:
         distributed.led(lambda: _finish(folder, metrics, policy))
-    return Experiment(config, metrics, policy, finite)
+    return Experiment(config, metrics, policy, bool(finite.all()))
 
 
 def _finish(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.ndarray]) -> None:
@@ -292,7 +307,8 @@ def _finish(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.n
 
 def environment_steps(config: Config, metrics: Metrics) -> float:
     """Steps that all agents and seeds took in these iterations, from honest agents' mean lengths."""
-    return float(np.sum(metrics.length * metrics.trajectories)) * config.agents
+    alone = (config.algorithm in SMALL_ALONE) & (np.asarray(metrics.coin) == 0)
+    return float(np.sum(metrics.length * metrics.trajectories * np.where(alone, 1, config.agents)))
 
 
 def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress:
@@ -302,6 +318,21 @@ def progress_of(parts: list[Metrics], iterations: int, steps: float) -> Progress
     done = sum(part.returns.shape[1] for part in parts)
     honest_return = float(np.mean(latest["return"][:, -1]))
     return Progress(done, iterations, int(latest["trajectories"][0, -1]), honest_return, steps, latest)
+
+
+def finite_seeds(metrics: Metrics) -> np.ndarray:
+    """[seeds] whether a seed was finite in all of these iterations."""
+    return np.all(metrics.finite, axis=1)
+
+
+def kept_policy(finite: np.ndarray, runs: training.Run, before: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of seeds that are finite [seeds], what was kept before of the others; NaN if that is nothing."""
+    if not finite.any():
+        return before
+    return {
+        name: np.where(finite[:, None, None], now, before.get(name, np.float32(np.nan)))
+        for name, now in collect_policy(runs).items()
+    }
 
 
 def collect_policy(runs: training.Run) -> dict[str, np.ndarray]:
@@ -323,20 +354,34 @@ def evaluate(
     config: Config, parameters: np.ndarray, episodes: int, seed: int = 0, greedy: bool = False
 ) -> dict[str, np.ndarray]:
     """Fresh episodes with each seed's parameters [seeds, D]: returns and lengths, [seeds, episodes] each."""
-    from jaxbyz.environments import make_environment
+    algorithm = _algorithm(config)
+    if parameters.shape[-1] != algorithm.policy.size:
+        raise UsageError(
+            f"parameters of size {parameters.shape[-1]} do not fit a policy of size {algorithm.policy.size}"
+        )
+    played = _player(algorithm, episodes, config.horizon, greedy)(parameters, evaluation_keys(seed, len(parameters)))
+    return {name: np.asarray(values) for name, values in played.items()}
+
+
+@lru_cache(maxsize=16)
+def _player(algorithm: Algorithm, episodes: int, horizon: int, greedy: bool) -> Callable[..., dict[str, Any]]:
+    """(parameters [seeds, D], keys [seeds]) -> returns and lengths [seeds, episodes]: one program for every call."""
     from jaxbyz.rollout import collect
 
-    algorithm = _algorithm(config)
-    policy = algorithm.policy
-    if parameters.shape[-1] != policy.size:
-        raise UsageError(f"parameters of size {parameters.shape[-1]} do not fit a policy of size {policy.size}")
+    policy, environment = algorithm.policy, algorithm.environment
     if greedy:
-        policy = policy._replace(sample=_greedy(policy.sample, make_environment(config.env).actions.discrete))
-    keys = jax.random.split(jax.random.key(seed), parameters.shape[0])
-    episodes_run = jax.jit(lambda p, k: collect(algorithm.environment, policy, p, k, episodes, config.horizon))(
-        parameters, keys
-    )
-    return {"return": np.asarray(episodes_run.returns), "length": np.asarray(episodes_run.lengths)}
+        policy = policy._replace(sample=_greedy(policy.sample, environment.actions.discrete))
+
+    def play(parameters: Any, keys: Any) -> dict[str, Any]:
+        done = collect(environment, policy, parameters, keys, episodes, horizon)
+        return {"return": done.returns, "length": done.lengths}
+
+    return jax.jit(play)
+
+
+def evaluation_keys(seed: int, runs: int) -> Any:
+    """Keys [runs] of fresh episodes, none of which training with this seed has used."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), runs)
 
 
 def _greedy(sample: Any, discrete: bool) -> Any:

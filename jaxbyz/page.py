@@ -30,6 +30,9 @@ from jaxbyz.rollout import Episodes, collect
 GROUP_LANES = 1024
 PREVIOUS = ("aggregated", "own", "realized")
 ANCHORS = ("previous", "proposed", "snapshot")
+# Rewards that lie have a stream of their own. `split(key, n)[i]` is `fold_in(key, i)`: a small number would be one of
+# the keys that `collect` splits the same key into.
+LIE_STREAM = 2**32 - 1
 
 
 class Page(NamedTuple):
@@ -38,8 +41,10 @@ class Page(NamedTuple):
     N, B:      large and small batch size, in trajectories an agent
     estimator: how a batch becomes a gradient
     previous:  what v_{t−1} is in the small-batch formula:
-               realized (θ_t − θ_{t−1})/η, the paper's letter, a gradient only under plain ascent with step eta;
-               aggregated v_{t−1}^{(k)}, the agent's result of Aggregate; own ṽ_{t−1}^{(k)}, what it sent.
+               realized (θ_t − θ_{t−1})/η, the paper's letter, a gradient only under plain ascent with step eta, and
+               only with the anchor θ_{t−1};
+               aggregated v_{t−1}^{(k)}, the agent's result of Aggregate; own ṽ_{t−1}^{(k)}, what it sent. A server
+               that samples alone has one estimate, whichever of the two is asked for.
     eta:       step size η, used by `realized` only
     anchor:    which parameters a small batch is compared with: previous θ_{t−1} (PAGE); proposed θ̃_t, what the agent's
                own last step led to before agreement (the published code's, which keeps them too late); or snapshot,
@@ -67,6 +72,10 @@ class Page(NamedTuple):
             raise UsageError("previous='realized' needs a constant step size eta and plain ascent (optimizer=sgd)")
         if self.anchor not in ANCHORS:
             raise UsageError(f"anchor={self.anchor!r} is unknown: one of {', '.join(ANCHORS)}")
+        if self.previous == "realized" and self.anchor != "previous":
+            raise UsageError(
+                f"previous='realized' with anchor={self.anchor!r}: (θ_t − θ_t-1)/η needs anchor='previous'"
+            )
         self.estimator.check()
         return self
 
@@ -116,7 +125,7 @@ def sampler(
         if interference is not None and interference.rewards is not None:
             n, A, C, M = episodes.rewards.shape
             by_time = (jnp.swapaxes(x, 0, 1).reshape(A, n * C, M) for x in (episodes.rewards, episodes.alive))
-            lie_keys = jax.vmap(lambda key: jax.random.fold_in(key, 4))(keys)
+            lie_keys = jax.vmap(lambda key: jax.random.fold_in(key, LIE_STREAM))(keys)
             lied = jax.vmap(interference.rewards)(lie_keys, *by_time).reshape(A, n, C, M).swapaxes(0, 1)
             episodes = episodes._replace(rewards=jnp.where(mask[None, :, None, None], lied, episodes.rewards))
         return episodes

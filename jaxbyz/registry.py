@@ -81,6 +81,8 @@ def typed(name: str, hint: Any, value: Any) -> Any:
     if value is None and type(None) in kinds:
         return None
     kind, number = kinds[0], isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if number and _beyond_floats(value):
+        raise UsageError(f"{name}: the number is too large")
     if kind not in WANTED and typing.get_origin(kind) is not tuple:
         return value
     if kind in (str, bool) and isinstance(value, kind):
@@ -93,6 +95,14 @@ def typed(name: str, hint: Any, value: Any) -> Any:
     if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
         return tuple(sizes)
     raise UsageError(f"{name}={str(value)[:60]!r} is not {WANTED.get(kind, 'a list of sizes like [16, 16]')}")
+
+
+def _beyond_floats(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return True
+    return False
 
 
 WANTED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

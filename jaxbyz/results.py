@@ -1,12 +1,14 @@
 """A run's folder: config.json, metrics.npz, policy.npz, environment.json; written whole or not at all.
 
-metrics.npz is written last: a folder that has it is finished, one that has only config.json can be resumed.
+metrics.npz is written last: a folder that has it is finished, one that has only config.json can be resumed. Until then
+it may have a `.lock`.
 Files are read as if a stranger had made them: JSON and plain arrays of bounded size, nothing that runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -26,6 +28,8 @@ from jaxbyz.config import OUTPUTS, Config, from_dict, to_dict
 from jaxbyz.registry import UsageError, first_line
 
 FORMAT = 1
+LOCK = ".lock"  # locked by whoever works in a run folder
+BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # what locking says of a file that is locked
 JSON_BYTES = 2**20  # config.json and its like are a few kilobytes
 ARRAY_BYTES = 4 * 2**30  # all arrays of one file, unpacked
 # Names in metrics.npz where they differ from `Metrics`; `trajectories` is made cumulative.
@@ -78,18 +82,58 @@ def unfinished(folder: Path) -> bool:
     return (folder / "config.json").exists() and not (folder / "metrics.npz").exists()
 
 
+def finished(folder: Path) -> bool:
+    """Whether the folder holds a run that was finished."""
+    return (folder / "config.json").exists() and (folder / "metrics.npz").exists()
+
+
+def writable(folder: Path) -> bool:
+    """Whether this process may make files there."""
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep others from working in the folder; the claim ends with the process, however that ends."""
-    handle = os.open(folder, os.O_RDONLY)
+    """Keep others from working in the folder; the claim ends with the process, however that ends.
+
+    The lock is on a file, `.lock`: network file systems do not lock folders. It goes when the run is finished, and
+    whoever then still has the old file finds out in `_lock`.
+    """
+    handle = _lock(folder)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BusyError(f"{folder}: another process is working in this folder") from error
         yield
     finally:
+        if finished(folder):
+            with contextlib.suppress(OSError):
+                (folder / LOCK).unlink()
         os.close(handle)
+
+
+def _lock(folder: Path) -> int:
+    """The open lock file, locked; again if somebody removed it between opening and locking."""
+    while True:
+        try:
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            raise UsageError(f"{folder}: cannot be written ({error.strerror})") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_file(handle, folder / LOCK):
+                return handle
+        except OSError as error:
+            os.close(handle)
+            if error.errno in BUSY:
+                raise BusyError(f"{folder}: another process is working in this folder") from error
+            raise UsageError(f"{folder}: files cannot be locked there ({error.strerror}); choose another") from error
+        os.close(handle)
+
+
+def _is_file(handle: int, path: Path) -> bool:
+    """Whether the open file is the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 @contextlib.contextmanager

@@ -66,14 +66,25 @@ def algorithm_coins(algorithm: Algorithm, key: PRNGKeyArray, iterations: int) ->
     """The algorithm's switch: its common coins, or a large batch every `period` iterations."""
     if algorithm.period is not None:
         return jnp.arange(iterations) % algorithm.period == 0
+    if algorithm.p == 1:
+        return jnp.ones(iterations, bool)
     return common_coins(key, algorithm.p, iterations)
+
+
+def most_iterations(algorithm: Algorithm, trajectories: int) -> int:
+    """Iterations that surely sample `trajectories` an agent, however the coin falls."""
+    N, B = algorithm.page.N, algorithm.page.B
+    most = max(1, -(-trajectories // B))
+    if algorithm.period is not None:
+        cycle = N + (algorithm.period - 1) * B
+        return min(most, max(1, -(-trajectories // cycle)) * algorithm.period)
+    return max(1, -(-trajectories // N)) if algorithm.p == 1 else most
 
 
 def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Bool[np.ndarray, " T"]:
     """Coins of as many iterations as it takes to sample `trajectories` an agent (the last may overshoot)."""
     page = algorithm.page
-    T = -(-trajectories // page.B)
-    coins = np.asarray(algorithm_coins(algorithm, key, max(1, T)))
+    coins = np.asarray(algorithm_coins(algorithm, key, most_iterations(algorithm, trajectories)))
     spent = np.cumsum(np.where(coins, page.N, page.B))
     return coins[: int(np.searchsorted(spent, trajectories)) + 1]
 
@@ -111,6 +122,8 @@ def train(algorithm: Algorithm, key: PRNGKeyArray, iterations: int, coins: Bool[
     Without `coins`, every run draws its own from its key, as the paper says; under vmap both branches of the switch are
     then paid. Pass `coins=common_coins(key, p, iterations)` (not batched) to let all runs share them and pay for one.
     """
+    if iterations < 1:
+        raise UsageError(f"iterations={iterations}: must be at least 1")
     if coins is not None and jnp.shape(coins) != (iterations,):
         raise UsageError(f"coins have shape {jnp.shape(coins)}: ({iterations},) is due, one an iteration")
     run = start(algorithm, key)

@@ -10,8 +10,10 @@ import optax
 import pytest
 
 import jaxbyz as jb
+from jaxbyz import training
 from jaxbyz.environments import tabular
 from jaxbyz.page import switch
+from jaxbyz.registry import UsageError
 from jaxbyz.rules import from_function
 
 ENV = jb.make_environment("CartPole-v1")
@@ -70,6 +72,24 @@ def test_same_seed_same_bits_and_other_seed_other_bits():
     one = run(algorithm)
     assert_same(one, run(algorithm))
     assert np.abs(np.asarray(one.metrics.returns - run(algorithm, seed=1).metrics.returns)).max() > 0
+
+
+def test_robust_rules_do_not_hide_that_honest_agents_diverge():
+    """Rules make zeros of what is not a number: parameters stay finite, `finite` says what happened."""
+
+    def first_step(environment, rate):
+        parts = {"aggregator": jb.rfa(), "agreement": jb.Agreement(jb.mda(1), 3), "optimizer": optax.sgd(rate)}
+        algorithm = jb.decbyzpg(environment, POLICY, **common(**parts))
+        state, metrics = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0)), jnp.bool_(True))
+        assert np.isfinite(state.parameters).all()
+        return int(metrics.finite)
+
+    def endless(key, state, action):
+        return ENV.step(key, state, action)._replace(reward=jnp.float32(jnp.inf))
+
+    assert first_step(ENV, 1e-2) == 1
+    assert first_step(ENV, jnp.inf) == 0  # what they propose
+    assert first_step(ENV._replace(step=endless), 1e-2) == 0  # what they estimate
 
 
 @pytest.mark.slow
@@ -251,6 +271,23 @@ def test_a_users_own_rule_attack_and_environment():
     assert np.isnan(np.asarray(out.metrics.byzantine_weight)).all()  # nothing is known of a plain function's shares
     with pytest.raises(ValueError, match="must return one vector"):
         jb.aggregate(lambda messages: messages, jax.random.key(0), jnp.ones((3, 2)))
+
+
+@pytest.mark.parametrize(("p", "period"), [(1.0, None), (0.3, 1), (0.3, 3), (0.3, 10**9), (0.3, None)])
+def test_coins_last_as_long_as_the_trajectories(p, period):
+    """No more are drawn than there is use for, and they are those of the longest sequence."""
+    algorithm, key = robust(p=p, period=period), jax.random.key(2)
+    longest = np.asarray(training.common_coins(key, p, 200) if period is None else np.arange(200) % period == 0)
+    for trajectories in (1, 6, 7, 8, 100):
+        T = int(np.searchsorted(np.cumsum(np.where(longest, 6, 2)), trajectories)) + 1
+        np.testing.assert_array_equal(training.coins_for(algorithm, key, trajectories), longest[:T])
+    drawn = training.most_iterations(algorithm, 6 * 10**6)
+    assert drawn <= {(1.0, None): 10**6, (0.3, 1): 10**6, (0.3, 3): 1.8 * 10**6}.get((p, period), 3 * 10**6)
+
+
+def test_a_run_has_iterations():
+    with pytest.raises(UsageError, match="iterations=0: must be at least 1"):
+        jb.train(robust(), jax.random.key(0), 0)
 
 
 def test_outputs_are_last_sampled_and_best():

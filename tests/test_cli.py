@@ -11,9 +11,10 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.attacks import attacks
 from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
-from jaxbyz.cli import main
-from jaxbyz.cli.options import widths
-from jaxbyz.registry import Registry
+from jaxbyz.cli import build_parser, main
+from jaxbyz.cli.options import config_from, widths
+from jaxbyz.config import resolve
+from jaxbyz.registry import Registry, UsageError
 from jaxbyz.rules import aggregators
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
@@ -101,6 +102,17 @@ def test_evaluate_runs_fresh_episodes(capsys, folder):
     assert "episodes=0" in refused(capsys, "evaluate", str(folder), "--episodes", "0")
 
 
+def test_an_evaluation_is_compiled_once(folder):
+    from jaxbyz import experiment
+
+    run = jb.load_run(folder)
+    parameters = run.policy["last"][:, 0]
+    one, two = (experiment.evaluate(run.config, parameters, 5, seed=seed) for seed in (0, 1))
+    assert one["return"].shape == two["length"].shape == (3, 5)
+    play = experiment._player(experiment._algorithm(run.config), 5, run.config.horizon, False)
+    assert play._cache_size() == 1
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_plot_draws(capsys, folder, tmp_path, suffix):
     picture = tmp_path / f"curves{suffix}"
@@ -169,6 +181,11 @@ def test_list_names_everything(capsys):
         (["--agents", "three"], "agents='three' is not a whole number"),
         (["--gamma", "1.5"], "gamma=1.5"),
         (["--kappa", "zero"], "kappa='zero'"),
+        (["--kappa", "²"], "kappa='²'"),
+        (["--kappa", "1000001"], "kappa='1000001': a number of rounds from 1 to 1000000"),
+        (["--kappa", "9" * 5000], "kappa='999"),
+        (["--seeds", "1" + "0" * 400], "seeds: the number is too large"),
+        (["--eta", "1e39"], "eta=1e+39: must be a positive number of float32"),
         (["--hidden", "0"], "hidden=0"),
         (["--hidden", "a,b"], "hidden='a,b'"),
         (["--aggregator", "rfaa"], "aggregator='rfaa' is unknown; did you mean 'rfa'?"),
@@ -189,6 +206,18 @@ def test_bad_options_are_refused_in_one_line(capsys, tmp_path, options, message)
     out = tmp_path / "run"
     assert message in refused(capsys, "train", *options, "--out", str(out))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["eta", "seeds", "kappa", "weight_clip"])
+def test_numbers_beyond_floats_are_refused(name):
+    for size in (400, 5000):
+        with pytest.raises(UsageError, match=f"^{name}: the number is too large$"):
+            resolve(**{name: 10**size})
+
+
+def test_the_theorem_has_rounds_for_every_probability():
+    assert resolve(kappa="theorem", p=1e-200).kappa_rounds() == 1339
+    assert resolve(kappa="theorem", p=0.2, N=50, agents=13).kappa_rounds() == 14
 
 
 def test_unsafe_runs_what_is_refused(tmp_path):
@@ -242,6 +271,16 @@ def test_options_without_effect_are_named_and_not_recorded(capsys, tmp_path):
     assert "nobody is Byzantine" in said and "nothing was written; --out DIR" in said
 
 
+def test_none_on_the_command_line_takes_back_what_the_preset_says():
+    def read(*words: str):
+        return config_from(build_parser("train").parse_args(["train", *words]))
+
+    assert read().weight_clip == 1.0 and read("--weight-clip", "none").weight_clip is None
+    best = ("--preset", "cartpole-best")
+    assert read(*best).eta_end == 1e-3 and read(*best, "--eta-end", "none").eta_end is None
+    assert not read().unsafe and read("--unsafe").unsafe
+
+
 def test_pre_aggregators_may_stand_before_the_aggregator(capsys):
     config = jb.resolve(aggregator="nnm+bucketing:size=2+rfa:rounds=3", byzantine=3)
     assert (config.pre_aggregator, config.aggregator) == ("nnm+bucketing:size=2", "rfa:rounds=3")
@@ -259,7 +298,10 @@ def test_a_run_that_goes_non_finite_stops_and_keeps_what_it_had(capsys, tmp_path
     options = [*TINY, "--algorithm", "dec-page-pg", "--attack", "nan", "--trajectories", "400", "--quiet"]
     assert main(["train", *options, "--out", str(out)]) == 3
     message = capsys.readouterr().err
-    assert "honest parameters became non-finite" in message and "mean" not in message.split("aggregator")[0]
+    assert (
+        "stopped: honest agents became non-finite in 1 of 1 seeds, first in iteration " in message
+        and "mean" not in message.split("aggregator")[0]
+    )
     run = jb.load_run(out)
     assert run.metrics["finite"][0, -1] == 0 and run.metrics["trajectories"][0, -1] < 400
 

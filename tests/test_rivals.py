@@ -9,9 +9,12 @@ import optax
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.algorithms import byz_vr_marina_pg, fedpg_br, svrpg
+from jaxbyz.algorithms import Metrics, byz_vr_marina_pg, fedpg_br, svrpg
+from jaxbyz.config import resolve
 from jaxbyz.environments import tabular
 from jaxbyz.estimators import Estimator, estimate, whitened_coefficients
+from jaxbyz.experiment import environment_steps
+from jaxbyz.registry import UsageError
 from jaxbyz.rollout import collect
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
 from jaxbyz.training import algorithm_coins
@@ -90,3 +93,43 @@ def test_filter_drops_what_is_far_from_the_majority():
 def test_estimates_and_weights_that_do_not_go_together(kind, weights):
     with pytest.raises(jb.UsageError, match="belong together"):
         Estimator(kind, weights=weights).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(algorithm="svrpg", previous="realized"), "algorithm=svrpg, anchor=snapshot"),
+        (dict(algorithm="fedpg-br", previous="realized"), "algorithm=fedpg-br, anchor=snapshot"),
+        (dict(previous="realized", anchor="proposed"), "anchor=proposed"),
+    ],
+)
+def test_the_realized_estimate_needs_the_previous_parameters(options, message):
+    with pytest.raises(UsageError, match=message):
+        resolve(optimizer="sgd", agents=3, **options)
+
+
+@pytest.mark.parametrize("factory", [svrpg, fedpg_br])
+def test_factories_refuse_the_realized_estimate_at_a_snapshot(factory):
+    page = PAGE._replace(previous="realized", eta=0.1)
+    with pytest.raises(UsageError, match="anchor='snapshot'"):
+        factory(ENV, POLICY, **{**OPTIONS, "page": page}, aggregator=jb.rfa())
+    with pytest.raises(UsageError, match="anchor='proposed'"):
+        page._replace(anchor="proposed").check()
+
+
+def test_marina_has_no_estimates_of_its_workers_own():
+    options = {**OPTIONS, "aggregator": jb.rfa(), "page": PAGE._replace(previous="own")}
+    with pytest.raises(UsageError, match="previous='own'"):
+        byz_vr_marina_pg(ENV, POLICY, **options)
+    jb.byzpg(ENV, POLICY, **options)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "samplers"), [("byzpg", 1), ("svrpg", 1), ("fedpg-br", 1), ("byz-vr-marina-pg", 5), ("decbyzpg", 5)]
+)
+def test_steps_of_a_small_batch_are_those_of_whoever_samples_it(algorithm, samplers):
+    few = Metrics(*[np.zeros((2, 3))] * len(Metrics._fields))
+    few = few._replace(
+        length=np.full((2, 3), 7.0), trajectories=np.array([[6, 2, 2]] * 2), coin=np.array([[1, 0, 0]] * 2)
+    )
+    assert environment_steps(resolve(algorithm=algorithm, agents=5), few) == 2 * 7 * (6 * 5 + 4 * samplers)

@@ -242,3 +242,25 @@ def test_estimates_from_living_strips_are_those_from_all(name, monkeypatch):
         weights = importance_weights(estimator, policy, 1.1 * parameters, episodes)
         results.append((weights, estimate(estimator, policy, parameters, episodes, weights.values)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *results)
+
+
+def test_rewards_that_lie_have_a_stream_of_their_own():
+    """No key of the episodes' own is the liar's: resets, actions and steps stay independent of the lie."""
+    M, horizon = 8, 20
+    environment = make_environment("CartPole-v1")
+    policy = mlp_policy(environment, (4,))
+    lie = Interference(rewards=lambda key, rewards, alive: jnp.zeros_like(rewards).at[0].set(jax.random.uniform(key)))
+    settings = page.Page(N=M, B=2, estimator=Estimator(horizon=horizon))
+    keys = jax.random.split(jax.random.key(3), 2)
+    large = page.sampler(environment, policy, settings, lie).large
+    drawn = large(jnp.zeros((2, policy.size)), keys, jnp.ones(2, bool)).returns
+    streams = jax.vmap(lambda key: jax.random.split(key, M + 3 * horizon))(keys)
+    assert not jnp.isclose(drawn[:, None], jax.vmap(jax.vmap(jax.random.uniform))(streams)).any()
+
+
+def test_evaluation_uses_no_key_of_training():
+    from jaxbyz.experiment import evaluation_keys
+
+    data = jax.random.key_data(evaluation_keys(5, 4))
+    used = jax.random.key_data(jax.random.split(jax.random.key(5), 10))
+    assert not (data[:, None] == used[None]).all(axis=-1).any()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import json
 import os
@@ -15,9 +17,11 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -92,6 +96,42 @@ def stopped(config, tmp_path_factory):
 @pytest.fixture
 def copy(stopped, tmp_path):
     return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    """A configuration whose second seed has no finite parameters from iteration 5 on, in segments of four."""
+
+    def factory(environment, policy, **options):
+        algorithm = jb.decbyzpg(environment, policy, **options)
+        second = jax.random.key_data(jax.random.split(jax.random.key(1))[0])
+
+        def step(state, coin, *places):
+            lost = (state.step >= 5) & (jax.random.key_data(state.key) == second).all()
+            return algorithm.step(state._replace(parameters=jnp.where(lost, jnp.nan, state.parameters)), coin, *places)
+
+        return algorithm._replace(step=step)
+
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add("fragile", factory, "a test's own")
+    monkeypatch.setattr(experiment, "SEGMENT", 4)
+    return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40})
+
+
+def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys):
+    whole = experiment.run(fragile)
+    T = experiment.plan(fragile).coins.shape[-1]
+    assert not whole.finite and whole.metrics["finite"].shape == (2, T) and T > 9
+    assert whole.metrics["finite"][0].all() and whole.metrics["finite"][1].argmin() == 5
+    short = experiment.run(replace(fragile, trajectories=int(whole.metrics["trajectories"][0, 3])))
+    np.testing.assert_array_equal(whole.policy["last"][1], short.policy["last"][1])
+    assert (whole.policy["last"][0] != short.policy["last"][0]).any()
+    interrupted(fragile, tmp_path / "run", 8, every=2)
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 3
+    assert "non-finite in 1 of 2 seeds, first in iteration 5" in capsys.readouterr().err
+    again = resumed(tmp_path / "run")[0]
+    assert_same(again, whole)
+    assert not again.finite
 
 
 EVERYDAY = ("decbyzpg",)
@@ -211,6 +251,53 @@ def test_a_changed_config_is_refused(copy, capsys):
 def test_a_folder_in_use_is_refused(copy, config):
     with results.claimed(copy), pytest.raises(UsageError, match="another process is working"):
         experiment.resume(copy)
+
+
+def test_the_lock_is_on_a_file(tmp_path):
+    """Network file systems lock files, not folders."""
+    with results.claimed(tmp_path), (tmp_path / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with results.claimed(tmp_path):
+        pass
+
+
+def test_a_lock_file_that_is_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
+    """Another process finished and removed its lock after this one had opened it."""
+    lock, opened = fcntl.flock, []
+
+    def late(handle, kind):
+        if not opened:
+            (tmp_path / ".lock").unlink()
+        opened.append(handle)
+        lock(handle, kind)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with results.claimed(tmp_path), pytest.raises(results.BusyError), results.claimed(tmp_path):
+        pass
+    assert len(opened) == 3
+
+
+def test_where_nothing_can_be_locked_that_is_said(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"cannot be locked there \(No locks available\)") as refusal:
+        results.claimed(tmp_path).__enter__()
+    assert not isinstance(refusal.value, results.BusyError)
+
+
+def test_a_finished_run_is_read_where_nothing_can_be_written(config, whole, tmp_path):
+    folder = tmp_path / "run"
+    experiment.run(config, folder)
+    assert_same(experiment.resume(folder), whole)
+    assert not (folder / ".lock").exists()
+    for path in (folder, *folder.parents[:4]):
+        with contextlib.suppress(PermissionError):
+            path.chmod(path.stat().st_mode | 0o055)
+    folder.chmod(0o555)
+    with nobody():
+        assert_same(experiment.resume(folder), whole)
 
 
 @contextlib.contextmanager
@@ -430,6 +517,10 @@ def newest(out: Path) -> int:
 @pytest.mark.slow
 def test_twenty_kills_lose_nothing(tmp_path):
     killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
+
+
+def test_the_mesh_of_seeds_is_kept_too(stopped):
+    assert checkpoints.read_options(stopped) == {"checkpoint_every": 2, "chosen_mesh": "seeds=2,agents=1"}
 
 
 @pytest.mark.slow

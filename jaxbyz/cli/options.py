@@ -32,11 +32,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         flag = "--" + name.replace("_", "-")
         help_text = field.metadata["help"]
         if annotations[name] is bool:
-            parser.add_argument(flag, action="store_true", default=None, help=help_text)
+            parser.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
             continue
         shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         convert = _named(_converter(annotations[name]), name)
-        parser.add_argument(flag, type=convert, default=None, metavar="…", help=f"{help_text} (default {shown})")
+        help_text = f"{help_text} (default {shown})"
+        parser.add_argument(flag, type=convert, default=argparse.SUPPRESS, metavar="…", help=help_text)
 
 
 def _named(convert: Callable[[str], Any], name: str) -> Callable[[str], Any]:
@@ -55,8 +56,8 @@ def _named(convert: Callable[[str], Any], name: str) -> Callable[[str], Any]:
 
 
 def options_given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options of `Config` on the command line."""
-    return {name: getattr(arguments, name) for name in FIELDS if getattr(arguments, name, None) is not None}
+    """The options of `Config` on the command line; `none` is a value, too."""
+    return {name: value for name, value in vars(arguments).items() if name in FIELDS}
 
 
 def config_from(arguments: argparse.Namespace) -> Config:

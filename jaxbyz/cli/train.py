@@ -43,8 +43,8 @@ def add_reporting_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train; 0 when all went well, 2 for a mistake in the options or a folder that cannot be written, 3 when honest
-    parameters became non-finite, 128 + number when a signal stopped it and it can be resumed."""
+    """Train; 0 when all went well, 2 for a mistake in the options or a folder that cannot be written, 3 when
+    honest agents of a seed became non-finite, 128 + number when a signal stopped it and it can be resumed."""
     from jaxbyz import experiment
     from jaxbyz.cli.options import config_from, options_given
 
@@ -142,11 +142,18 @@ def report(done: Experiment, arguments: argparse.Namespace, seconds: float) -> i
     if arguments.out is None and not arguments.quiet:
         say("nothing was written; --out DIR keeps metrics and policy")
     if not done.finite:
-        iteration = done.metrics["finite"].shape[1]
         kept = f"; what came before is in {arguments.out}" if arguments.out else ""
-        say(
-            f"stopped: honest parameters became non-finite within the first {iteration} iterations "
-            f"(aggregator {config.aggregator}, attack {config.attack}, eta {config.eta}){kept}"
-        )
+        say(f"{diverged(done)} (aggregator {config.aggregator}, attack {config.attack}, eta {config.eta}){kept}")
         return 3
     return 0
+
+
+def diverged(done: Experiment) -> str:
+    """How many seeds went non-finite, and since when."""
+    import numpy as np
+
+    finite = done.metrics["finite"].astype(bool)
+    lost = np.flatnonzero(~finite.all(axis=1))
+    first = int(finite[lost].argmin(axis=1).min())
+    ended = "stopped: " if len(lost) == len(finite) else ""
+    return f"{ended}honest agents became non-finite in {len(lost)} of {len(finite)} seeds, first in iteration {first}"
