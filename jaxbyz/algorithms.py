@@ -69,8 +69,8 @@ class Metrics(NamedTuple):
     rounds:       agreement rounds used
     bytes_sent:   by all agents together, D floats a message, as the paper's remark counts them
     bytes_moved:  between devices, when agents are spread over them; measuring the diameter included
-    finite:       1 where honest agents' estimates and parameters are finite numbers, the parameters both before and
-                  after agreement: robust rules make zeros of what is not a number, so that the outcome alone hides it
+    finite:       1 where honest parameters are finite numbers, before and after agreement, and some honest estimate is:
+                  robust rules make zeros of what is not a number, so that the outcome alone would hide it
     shares [K]:   share of each sender in the aggregate, mean over honest receivers; zero in steps that ByzPG's server
                   takes alone, which aggregate nobody's message
     byzantine [K]: who was Byzantine
@@ -416,7 +416,7 @@ def _metrics(
     """sampled, mask, norms [K] of aggregates, shares [K, K], parameters [K, D] and sound [K], whether an agent's step
     led to finite parameters, are everyone's."""
     honest = ~mask
-    finite = sound & _finite_rows(sampled.estimate) & _finite_rows(parameters)
+    finite = sound & _finite_rows(parameters)
 
     def over_honest(values: Array) -> Array:
         weight = honest.reshape(-1, *([1] * (values.ndim - 1)))
@@ -437,7 +437,7 @@ def _metrics(
         rounds=rounds,
         bytes_sent=bytes_sent,
         bytes_moved=bytes_moved,
-        finite=jnp.all(mask | finite).astype(jnp.int32),
+        finite=(jnp.all(mask | finite) & jnp.any(honest & _finite_rows(sampled.estimate))).astype(jnp.int32),
         shares=senders,
         byzantine=mask,
     )

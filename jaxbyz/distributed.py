@@ -22,7 +22,7 @@ def initialise() -> None:
 
     def number(name: str) -> int | None:
         text = os.environ.get(name)
-        if text is not None and not text.isdigit():
+        if text is not None and not text.isdecimal():
             raise UsageError(f"{name}={text!r}: must be a whole number")
         return None if text is None else int(text)
 

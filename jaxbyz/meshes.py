@@ -84,7 +84,7 @@ def parse_shape(text: str) -> Shape:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.partition("=")
-        if name.strip() not in AXES or name.strip() in sizes or not (size.strip().isdigit() and int(size) >= 1):
+        if name.strip() not in AXES or name.strip() in sizes or not (size.strip().isdecimal() and int(size) >= 1):
             raise UsageError(f"mesh={text!r}: written seeds=4,agents=2, with whole numbers of devices of at least 1")
         sizes[name.strip()] = int(size)
     return Shape(**sizes)
