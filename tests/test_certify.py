@@ -52,6 +52,7 @@ def test_a_rule_that_declines_is_refused_and_the_others_go_on() -> None:
         one("krum:nothing=1")
 
 
+@pytest.mark.slow
 def test_witnesses_of_random_rules_hold_when_replayed(tmp_path) -> None:
     """Half of RFA's buckets may be bad here; the keys come from the seed of the search."""
     budget = Budget(starts=24, climbers=2, steps=3)

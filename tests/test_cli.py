@@ -13,6 +13,7 @@ from jaxbyz.attacks import attacks
 from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from, widths
+from jaxbyz.cli.train import ignored
 from jaxbyz.config import resolve
 from jaxbyz.registry import Registry, UsageError
 from jaxbyz.rules import aggregators
@@ -236,39 +237,36 @@ attacks.add("own-attack", lambda: attack(lambda key, messages, mask: -SCALE * me
 """
 
 
-def test_components_of_ones_own_are_imported(capsys, tmp_path, registries_restored):
+def test_components_of_ones_own_are_imported_and_drawn_without(capsys, tmp_path, registries_restored):
     (tmp_path / "own.py").write_text(OWN)
-    out, own = tmp_path / "run", ["--aggregator", "own-rule", "--attack", "own-attack"]
-    assert "'own-attack' is unknown" in refused(capsys, "train", *TINY, *own, "--out", str(out))
-    assert main(["--import", str(tmp_path / "own.py"), "train", *TINY, *own, "--out", str(out), "--quiet"]) == 0
+    out, imported = str(tmp_path / "run"), ["--import", str(tmp_path / "own.py")]
+    options = [*TINY, "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
+    assert "'own-attack' is unknown" in refused(capsys, "train", *options)
+    assert main([*imported, "train", *options]) == 0
     assert "own.py" in refused(capsys, "--import", str(tmp_path / "nowhere" / "own.py"), "list")
     assert "no_such_module" in refused(capsys, "--import", "no_such_module", "list")
-
-
-def test_a_run_with_unknown_components_is_drawn_and_not_run(capsys, tmp_path, registries_restored):
-    (tmp_path / "own.py").write_text(OWN)
-    out = str(tmp_path / "run")
-    options = [*TINY, "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
-    assert main(["--import", str(tmp_path / "own.py"), "train", *options]) == 0
     del aggregators._entries["own-rule"], attacks._entries["own-attack"]
     Registry.revision += 1
     assert main(["plot", out, "--out", str(tmp_path / "curves.png")]) == 0
     assert main(["report", out, "--out", str(tmp_path / "report.html")]) == 0
     assert "own-attack" in (tmp_path / "report.html").read_text()
     assert "own-" in refused(capsys, "evaluate", out)
-    assert main(["evaluate", out, "--episodes", "2", "--import", str(tmp_path / "own.py")]) == 0
+    assert main(["evaluate", out, "--episodes", "2", *imported]) == 0
 
 
-def test_options_without_effect_are_named_and_not_recorded(capsys, tmp_path):
-    out = tmp_path / "run"
-    assert main(["train", *TINY, "--algorithm", "dec-page-pg", "--aggregator", "krum", "--out", str(out)]) == 0
-    said = capsys.readouterr().err
-    assert "aggregator=krum: dec-page-pg does not read it; aggregator=mean" in said
-    config = jb.load_run(out).config
-    assert (config.aggregator, config.agreement) == ("mean", "none")
-    assert main(["train", *TINY, "--byzantine", "0", "--attack", "avg-zero"]) == 0
-    said = capsys.readouterr().err
-    assert "nobody is Byzantine" in said and "nothing was written; --out DIR" in said
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"algorithm": "dec-page-pg", "aggregator": "krum"},
+         ["aggregator=krum: dec-page-pg does not read it; aggregator=mean"]),
+        ({"algorithm": "byzpg", "agreement": "gda"}, ["agreement=gda: byzpg does not read it; agreement=none"]),
+        ({"algorithm": "page-pg", "agents": 5}, ["agents=5: page-pg does not read it; agents=1"]),
+        ({"attack": "avg-zero"}, ["attack=avg-zero: nobody is Byzantine (--byzantine), so nobody attacks"]),
+        ({"aggregator": "nnm+rfa", "byzantine": 3, "attack": "avg-zero", "hidden": (4,), "weight_clip": None}, []),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_named_and_not_recorded(given, said):
+    assert list(ignored(jb.resolve(**given), given)) == said
 
 
 def test_none_on_the_command_line_takes_back_what_the_preset_says():

@@ -380,40 +380,38 @@ def test_the_lowest_of_many_scores_share_the_last_places(count):
     np.testing.assert_allclose(got.sum(axis=1), count, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "f"), [(16, 1), (10, 1), (12, 3), (13, 3)])
+@pytest.mark.parametrize(("n", "f"), [(16, 1), (12, 3)])
 @pytest.mark.parametrize("name", ["bucketing+rfa", "bucketing+median", "bucketing+trimmed-mean"])
 def test_bad_buckets_stay_a_minority(name, n, f):
     honest = np.random.default_rng(n).standard_normal((n - f, 4)).astype(np.float32)
-    lies = np.full((f, 4), 1e6, np.float32)
-    for seed in range(8):
-        out = jb.aggregate(name, jax.random.key(seed), np.concatenate([lies, honest]), byzantine=f)
-        assert np.abs(out).max() < 2 * np.abs(honest).max()
+    messages = np.concatenate([np.full((f, 4), 1e6, np.float32), honest])
+    call = jax.jit(jax.vmap(lambda key: jb.aggregate(name, key, messages, byzantine=f)))
+    assert np.abs(call(jax.random.split(jax.random.key(0), 16))).max() < 2 * np.abs(honest).max()
 
 
 def test_behind_bucketing_monna_trusts_no_bucket():
     messages = np.random.default_rng(0).standard_normal((13, 4)).astype(np.float32)
     messages[:2] = 1e6
-    for seed in range(12):
-        out = jb.aggregate("bucketing+monna", jax.random.key(seed), messages, byzantine=2, own=12)
-        assert np.abs(out).max() < 4
+    call = jax.jit(jax.vmap(lambda key: jb.aggregate("bucketing+monna", key, messages, byzantine=2, own=12)))
+    assert np.abs(call(jax.random.split(jax.random.key(0), 30))).max() < 4
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-9, 1e10, 1e14])
-def test_smea_does_not_depend_on_the_scale(scale):
+def test_smea_does_not_depend_on_the_scale():
     rule = aggregators["smea"].build(10, 3)
     kept = jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).shares)
     for seed in range(12):
         x = np.random.default_rng(seed).standard_normal((10, 3))
         x[:3] *= 3
-        plain, other = (kept(jnp.asarray(s * x, jnp.float32)) for s in (1.0, scale))
-        np.testing.assert_array_equal(plain, other)
+        plain, *others = (kept(jnp.asarray(s * x, jnp.float32)) for s in (1.0, 1e-12, 1e-9, 1e10, 1e14))
+        for other in others:
+            np.testing.assert_array_equal(plain, other)
 
 
 @pytest.mark.parametrize("name", ["caf", "rfa", "rfa:rounds=3"])  # few and many messages for their rounds
 @pytest.mark.parametrize("scale", [1e-15, 1e-10, 1e12])
 def test_gradients_of_small_and_large_messages_are_finite(name, scale):
     x = jnp.asarray(scale * np.random.default_rng(0).standard_normal((9, 3)), jnp.float32)
-    slope = jax.grad(lambda x: jb.aggregate(name, jax.random.key(0), x, byzantine=2).sum())(x)
+    slope = jax.jit(jax.grad(lambda x: jb.aggregate(name, jax.random.key(0), x, byzantine=2).sum()))(x)
     assert np.isfinite(slope).all() and np.abs(slope).max() > 0.01
 
 

@@ -132,7 +132,7 @@ def test_the_table_says_how_members_ended(swept, capsys):
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet"]) == 1
     printed = capsys.readouterr().out
     assert printed.endswith("2 finished, 2 failed\n")
-    assert "seed=0,kappa=0: kappa='0': a number of rounds of at least 1, or `theorem`\n" in printed
+    assert "seed=0,kappa=0: kappa='0': a number of rounds from 1 to 1000000, or `theorem`\n" in printed
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet", "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["members"]
     assert [len(row["return"] or []) for row in rows] == [2, 0, 2, 0]
