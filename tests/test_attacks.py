@@ -186,7 +186,7 @@ FIXED = (
 )
 
 
-@pytest.mark.parametrize("name", ["krum", "mda", pytest.param("rfa", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["krum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mda", "rfa"))])
 def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
     """At least the damage of each fixed attack, and strictly more than what it starts from."""
     rule = aggregators[name].build(K, 1)

@@ -242,7 +242,7 @@ def test_what_is_not_a_sum_over_lanes_is_left_to_xla():
     ("name", "episodes", "hidden", "activation"),
     [
         ("CartPole-v1", 4, (16, 16), "tanh"),
-        ("CartPole-v1", 3, (17, 1), "relu"),
+        pytest.param("CartPole-v1", 3, (17, 1), "relu", marks=pytest.mark.slow),
         pytest.param("MountainCar-v0", 3, (), "identity", marks=pytest.mark.slow),
         pytest.param("MountainCar-v0", 3, (5,), "gelu", marks=pytest.mark.slow),
     ],

@@ -183,7 +183,7 @@ def test_groups_of_agents_do_what_all_do(lanes, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)])
 def test_the_last_episodes_go_on_by_themselves(name):
     """A costly environment's last lanes are gathered: nothing about any episode changes, cut ones included."""
     environment = make_environment(name)
@@ -227,7 +227,7 @@ def test_living_strips_are_all_and_only_the_living_ones(monkeypatch):
     np.testing.assert_array_equal(back, episodes.rewards)
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)])
 def test_estimates_from_living_strips_are_those_from_all(name, monkeypatch):
     monkeypatch.setattr(strips, "STEPS", 4 * CHUNK)
     environment = make_environment(name)

@@ -343,7 +343,7 @@ def test_distances_in_tiles():
     np.testing.assert_allclose(jax.jit(squared_distances)(x), exact, rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.parametrize("shift", [0.0, 1e3])
+@pytest.mark.parametrize("shift", [pytest.param(0.0, marks=pytest.mark.slow), 1e3])
 @pytest.mark.parametrize("bad", [np.nan, *(pytest.param(bad, marks=pytest.mark.slow) for bad in (None, 1e30))])
 def test_the_quick_way_and_the_safe_way_agree(shift, bad):
     """One call may take a short cut, a batch never does; both keep the digits of messages far from the origin."""
