@@ -39,7 +39,7 @@ def lanes_last(tree):
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), tree)
 
 
-@pytest.mark.parametrize("lanes", [BLOCK, 2 * BLOCK, 5])
+@pytest.mark.parametrize("lanes", [2 * BLOCK, 5, pytest.param(BLOCK, marks=pytest.mark.slow)])
 def test_a_kernel_does_what_its_function_does(lanes):
     keys = jax.random.split(jax.random.key(lanes), 3)
     a, b = jax.random.normal(keys[0], (lanes, 2, 3)), 3 * jax.random.normal(keys[1], (lanes,))
@@ -207,7 +207,9 @@ def sums_of_lanes(shared, inputs):
     }
 
 
-@pytest.mark.parametrize(("lanes", "chunks"), [(BLOCK, 3), (2 * BLOCK, 2), (5, 3), (5, 0)])
+@pytest.mark.parametrize(
+    ("lanes", "chunks"), [(2 * BLOCK, 2), (5, 3), (5, 0), pytest.param(BLOCK, 3, marks=pytest.mark.slow)]
+)
 def test_a_kernel_sums_over_lanes(lanes, chunks):
     keys = jax.random.split(jax.random.key(lanes), 3)
     shared = {"w": jax.random.normal(keys[0], (2, 3))}

@@ -259,7 +259,15 @@ def test_staged_network_sorts(monkeypatch):
     np.testing.assert_array_equal(jax.jit(_staged_sort)(x), np.sort(x, axis=0))
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "meamed", "krum", "rfa", "nnm+mean"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "median",
+        "trimmed-mean",
+        "nnm+mean",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("meamed", "krum", "rfa")),
+    ],
+)
 def test_rows_written_out_in_columns_or_in_stages_give_the_same(rule, monkeypatch):
     """Forty rows: one by one on a CPU, more than its limit in columns or, in a batch, in stages, and on a GPU."""
     if not on_cpu():
