@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -27,8 +28,8 @@ from jaxbyz.registry import Entry, UsageError, parse_spec, typed, unknown
 from jaxbyz.rules import aggregators, check_rule, pre_aggregators
 from jaxbyz.schedules import schedules
 
-CENTRAL = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg", "byz-vr-marina-pg")  # algorithms with a trusted server
-SMALL_ALONE = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg")  # those whose server samples small batches itself
+SMALL_ALONE = ("byzpg", "fed-page-pg", "fedpg-br", "svrpg")  # algorithms whose server samples small batches itself
+CENTRAL = (*SMALL_ALONE, "byz-vr-marina-pg")  # algorithms with a trusted server
 SNAPSHOT = ("fedpg-br", "svrpg")  # algorithms that compare small batches with the last large one
 NAIVE = ("dec-page-pg", "fed-page-pg", "page-pg", "svrpg")  # algorithms that bring their own rule, the mean
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
@@ -119,9 +120,7 @@ def resolve(preset: str | None = None, **given: Any) -> Config:
     preset = typed("preset", str | None, preset)
     if preset is None:
         preset = DEFAULT_PRESET.get(given.get("env", Config.env), "default")
-    if preset not in PRESETS:
-        near = difflib.get_close_matches(preset, PRESETS, n=1, cutoff=0.4)
-        raise UsageError(unknown("preset", preset, near, PRESETS))
+    _one_of("preset", preset, PRESETS)
     before, plus, last = str(given.get("aggregator", "")).rpartition("+")
     if plus and "pre_aggregator" in given:
         raise UsageError(
@@ -209,10 +208,9 @@ def _is_rounds(text: str) -> bool:
     return written and 1 <= int(text) <= MOST_ROUNDS
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def _one_of(name: str, value: str, known: Collection[str]) -> None:
     if value not in known:
-        near = difflib.get_close_matches(value, known, n=1, cutoff=0.4)
-        raise UsageError(unknown(name, value, near, known))
+        raise UsageError(unknown(name, value, known))
 
 
 def _check_names(c: Config) -> None:

@@ -196,8 +196,7 @@ def ensure(
             if results.finished(folder) and not results.writable(folder):
                 return 2  # to be read, which needs no claim
             stack.enter_context(results.claimed(folder))
-            begun = (folder / "config.json").exists()
-            return begun + (begun and not results.unfinished(folder))
+            return (folder / "config.json").exists() + results.finished(folder)
 
         stage = distributed.led(claim)
         if stage == 0:

@@ -7,7 +7,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,8 +22,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def unknown(kind: str, name: str, near: Sequence[str], known: Iterable[str]) -> str:
-    """What to say of a name that nobody has."""
+def unknown(kind: str, name: str, known: Collection[str]) -> str:
+    """What to say of a name that is not one of the known ones: the nearest, and all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f" did you mean {near[0]!r}?" if near else ""
     return f"{kind}={name!r} is unknown;{hint} known: {', '.join(known)}"
 
@@ -134,8 +135,7 @@ class Registry:
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:
-            near = difflib.get_close_matches(name, self._entries, n=1, cutoff=0.4)
-            raise UsageError(unknown(self.kind, name, near, self._entries))
+            raise UsageError(unknown(self.kind, name, self._entries))
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:

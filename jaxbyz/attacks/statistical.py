@@ -18,6 +18,7 @@ from jaxbyz.attacks.base import (
     on_messages,
     same_for_all,
 )
+from jaxbyz.attacks.line_search import length
 from jaxbyz.registry import UsageError
 
 DIRECTIONS = ("std", "unit", "sign")
@@ -56,7 +57,7 @@ def perturbation(view: View, direction: str) -> Float[Array, " D"]:
     if direction == "std":
         return -honest_std(view.messages, view.mask)
     if direction == "unit":
-        return -mean / jnp.maximum(jnp.linalg.norm(mean), jnp.finfo(mean.dtype).tiny)
+        return -_unit(mean)
     if direction == "sign":
         return -jnp.sign(mean)
     raise UsageError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
@@ -86,9 +87,7 @@ def furthest_by_sum(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
 
 def _unit(p: Float[Array, " D"]) -> Float[Array, " D"]:
     """p/‖p‖, zero for zero."""
-    tiny = jnp.finfo(p.dtype).tiny
-    p = p / jnp.maximum(jnp.max(jnp.abs(p)), tiny)
-    return p / jnp.maximum(jnp.linalg.norm(p), tiny)
+    return p / jnp.maximum(length(p), jnp.finfo(p.dtype).tiny)
 
 
 def min_max(*, direction: str = "std", on: Place = "both", equivocate: bool = False) -> Attack:

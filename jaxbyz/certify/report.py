@@ -120,10 +120,7 @@ def _aggregator(name: str, common: dict[str, Any], effort: dict[str, int], out: 
         reason = "above its proved bound"
     elif found.decay < aggregators.DECAY:
         reason = "error does not vanish with α"
-    arrays = {
-        "messages": found.messages, "mask": found.mask, "ratio": np.asarray(found.ratio),
-        "seed": np.asarray(effort["seed"]),
-    }  # fmt: skip
+    arrays = {"messages": found.messages, "mask": found.mask, "ratio": np.asarray(found.ratio)}
     return Certificate(
         **common,
         verdict="broken" if reason else "cleared",
@@ -131,7 +128,7 @@ def _aggregator(name: str, common: dict[str, Any], effort: dict[str, int], out: 
         C_ra=found.ratio * K / f,
         C_ra_bound=None if bound is None else bound * K / f,
         decay=found.decay,
-        witness=_save(name, K, f, arrays, out) if reason else None,
+        witness=_save(name, K, f, effort["seed"], arrays, out) if reason else None,
     )
 
 
@@ -150,10 +147,7 @@ def _agreement(name: str, common: dict[str, Any], effort: dict[str, int], out: s
     elif moved is not None and found.drift > moved * (1 + 1e-6):
         reason = "mean moves above its proved bound"
     worst = found.drift_witness if reason.startswith("mean") else found.contraction_witness
-    arrays = {
-        **worst, "contraction": np.asarray(found.contraction), "drift": np.asarray(found.drift),
-        "seed": np.asarray(effort["seed"]),
-    }  # fmt: skip
+    arrays = {**worst, "contraction": np.asarray(found.contraction), "drift": np.asarray(found.drift)}
     return Certificate(
         **common,
         verdict="broken" if reason else "cleared",
@@ -162,18 +156,19 @@ def _agreement(name: str, common: dict[str, Any], effort: dict[str, int], out: s
         contraction_bound=bound,
         C_avg=found.drift,
         C_avg_bound=moved,
-        witness=_save(name, K, f, arrays, out) if reason else None,
+        witness=_save(name, K, f, effort["seed"], arrays, out) if reason else None,
     )
 
 
-def _save(name: str, K: int, f: int, arrays: dict[str, np.ndarray], out: str | Path | None) -> str | None:
+def _save(name: str, K: int, f: int, seed: int, arrays: dict[str, np.ndarray], out: str | Path | None) -> str | None:
     if out is None:
         return None
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     safe = "".join(c if c.isalnum() or c in "-+" else "_" for c in name)
     path = folder / f"{safe}_K{K}_f{f}.npz"
-    np.savez(path, rule=np.asarray(name), agents=np.asarray(K), byzantine=np.asarray(f), **arrays)  # type: ignore[arg-type]
+    context = {"rule": name, "agents": K, "byzantine": f, "seed": seed}
+    np.savez(path, **{key: np.asarray(value) for key, value in context.items()}, **arrays)  # type: ignore[arg-type]
     return str(path)
 
 

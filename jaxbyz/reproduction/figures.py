@@ -7,7 +7,6 @@ every 100 trajectories; where a curve leaves its panel the cells are empty.
 from __future__ import annotations
 
 import csv
-import difflib
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -113,8 +112,7 @@ def chosen(name: str) -> list[str]:
     if name == "all":
         return list(FIGURES)
     if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, n=1)
-        raise UsageError(unknown("figure", name, near, ("all", *FIGURES)))
+        raise UsageError(unknown("figure", name, ("all", *FIGURES)))
     return [name]
 
 
