@@ -1,0 +1,117 @@
+"""Runs and single calls whose numbers are kept in `data/golden.json`, so that a change of them is noticed.
+
+Record them again with `python tests/golden_cases.py`, and only after a change that is meant to change numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxbyz as jb
+
+FILE = Path(__file__).parent / "data" / "golden.json"
+COINS = (True, False, False, True, False, False)
+SMALL: dict[str, Any] = {"env": "CartPole-v1", "agents": 6, "byzantine": 1, "N": 6, "B": 2, "horizon": 40, "hidden": (8,)}
+
+# name -> options that differ from SMALL, the preset among them
+RUNS: dict[str, dict[str, Any]] = {
+    "decbyzpg": {"attack": "large-noise"},
+    "byzpg": {"algorithm": "byzpg", "attack": "avg-zero"},
+    "page-pg": {"algorithm": "page-pg", "byzantine": 0},
+    "dec-page-pg": {"algorithm": "dec-page-pg", "attack": "random-action"},
+    "fed-page-pg": {"algorithm": "fed-page-pg", "attack": "avg-zero"},
+    "byz-vr-marina-pg": {"algorithm": "byz-vr-marina-pg", "attack": "ipm"},
+    "svrpg": {"preset": "cartpole-svrpg", "attack": "reward-flip"},
+    "fedpg-br": {"preset": "cartpole-fedpg-br", "attack": "fedpg-br"},
+    "krum, gda": {"agents": 7, "aggregator": "krum", "agreement": "gda", "attack": "avg-zero"},
+    "published": {"preset": "cartpole-published", "attack": "large-noise", "kappa": "2"},
+    "gradient-found": {"attack": "gradient-found", "agreement": "none", "p": 1.0},
+    "nnm+trimmed-mean, alie": {"aggregator": "nnm+trimmed-mean", "attack": "alie", "schedule": "rotating", "p": 1.0},
+    "centered-clipping": {"aggregator": "centered-clipping", "attack": "sign-flip", "schedule": "random"},
+    "reinforce, constant baseline": {
+        "estimator": "reinforce", "baseline": "constant", "baseline_value": 3.0, "previous": "own", "attack": "mimic",
+    },
+    "per-decision, sgd, realized": {
+        "weights": "per-decision", "previous": "realized", "optimizer": "sgd", "clip_norm": 5.0, "attack": "min-max",
+    },
+    "gaussian policy": {"env": "Pendulum-v1", "preset": "default", "attack": "random-action", "p": 1.0},
+    "lunarlander": {
+        "env": "LunarLander-v3", "preset": "lunarlander-best", "agents": 5, "N": 4, "B": 4, "horizon": 64,
+        "hidden": (64, 64), "attack": "avg-zero", "aggregator": "rfa",
+    },
+}  # fmt: skip
+
+
+def run(name: str) -> dict[str, Any]:
+    """Train a case for a few iterations and summarise its numbers."""
+    options = {**SMALL, **RUNS[name]}
+    preset = options.pop("preset", "cartpole")
+    config = jb.resolve(preset, **options)
+    coins = COINS[:2] if "LunarLander" in options["env"] else COINS
+    if config.p == 1:
+        coins = (True,) * len(coins)
+    algorithm = jb.build(config, len(coins))
+    result = jax.jit(lambda key: jb.train(algorithm, key, len(coins), jnp.array(coins)))(jax.random.key(3))
+    metrics, parameters = result.metrics, result.run.state.parameters
+    kept = ("returns", "worst", "length", "diameter", "ess", "max_weight", "gradient_norm", "bytes_sent")
+    numbers = {name: getattr(metrics, name) for name in kept}
+    numbers["shares"] = metrics.shares[-1]
+    return {**{name: plain(value) for name, value in numbers.items()}, "parameters": summary(parameters)}
+
+
+def messages() -> jax.Array:
+    """[11, 37]: honest messages around a common direction, with a few that stand out."""
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=37) + 0.5 * rng.normal(size=(11, 37))
+    rows[9] *= -3.0
+    rows[10] += 2.0
+    return jnp.asarray(rows, jnp.float32)
+
+
+def calls() -> dict[str, Any]:
+    """Every rule, pre-aggregator, agreement and attack on the same messages."""
+    from jaxbyz.rules import aggregators, pre_aggregators
+
+    key, mask, found = jax.random.key(7), jnp.arange(11) >= 9, {}
+    for name in aggregators.names():
+        found[f"aggregate {name}"] = summary(jb.aggregate(name, key, messages(), byzantine=2))
+    for name in pre_aggregators.names():
+        found[f"aggregate {name}+rfa"] = summary(jb.aggregate(f"{name}+rfa", key, messages(), byzantine=2))
+    for name in ("mda", "gda", "trimmed-mean", "clipped-gossip"):
+        found[f"agree {name}"] = summary(jb.agree(name, key, messages(), byzantine=2, rounds=2, attack="large-noise"))
+    for name in ATTACKS:
+        for on in ("gradients", "parameters"):
+            found[f"attack {name} on {on}"] = summary(jb.attack(name, key, messages(), mask, rule="rfa", on=on))
+    return found
+
+
+ATTACKS = (
+    "avg-zero", "large-noise", "sign-flip", "ipm", "alie", "opt-ipm", "opt-alie", "mimic", "mimic-warmup", "min-max",
+    "min-sum", "gaussian", "zero", "fedpg-br", "fedpg-br-noise", "gradient-found",
+)  # fmt: skip
+
+
+def plain(values: Any) -> list[float]:
+    """Numbers for JSON, with the digits that float32 has."""
+    return [float(f"{value:.8g}") for value in np.ravel(np.asarray(values, np.float64))]
+
+
+def summary(values: Any) -> dict[str, Any]:
+    """A few numbers that pin an array down: its norm, its sum and its first entries."""
+    array = np.asarray(values, np.float64)
+    return {
+        "norm": plain(np.linalg.norm(array)),
+        "sum": plain(array.sum()),
+        "first": plain(array.ravel()[:8]),
+        "last": plain(array.ravel()[-8:]),
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps({"runs": {name: run(name) for name in RUNS}, "calls": calls()}, indent=1) + "\n")
