@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz.agreements import diameter
 from jaxbyz.attacks import View, attacks, honest_mean, honest_std
 from jaxbyz.certify.names import AGREEMENT, every_rule, named_rule
-from jaxbyz.communication import received
+from jaxbyz.protocol.agreements import diameter
+from jaxbyz.protocol.communication import received
 from jaxbyz.rules import Receiver
 
 K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 128

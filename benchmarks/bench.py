@@ -29,7 +29,7 @@ def against_torch(python: str, rounds: int = 3) -> None:
     """Our batch and torch's in turn, each warmed up."""
     import speed
 
-    from jaxbyz.results import describe_environment, write_json
+    from jaxbyz.experiments.run_folder import describe_environment, write_json
 
     programs = speed.batch_programs(speed.AGENTS, endless=True)
     ours = programs.get("all_cores", programs["ours"])

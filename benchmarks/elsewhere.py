@@ -1,6 +1,6 @@
 """A process of its own in which XLA has its defaults: the plain program does not profit from the flags we set.
 
-    prepare()  # first, instead of jaxbyz.backend.prepare
+    prepare()  # first, instead of jaxbyz.accelerate.platform.prepare
     with_default_flags().submit(function, ...).result()
 
 The process imports the script that made it, so that the function is one of a module.
@@ -14,7 +14,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
-from jaxbyz import backend
+from jaxbyz.accelerate import platform as backend
 
 _MARK = "JAXBYZ_DEFAULT_FLAGS"  # is set in that process
 _GIVEN = os.environ.get("XLA_FLAGS", "")

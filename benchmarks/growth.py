@@ -23,9 +23,9 @@ import speed
 
 import jaxbyz as jb
 from jaxbyz.algorithms import Algorithm, decbyzpg
-from jaxbyz.api import make_agreement, make_rule
-from jaxbyz.page import Page
-from jaxbyz.results import describe_environment, write_json
+from jaxbyz.components import make_agreement, make_rule
+from jaxbyz.experiments.run_folder import describe_environment, write_json
+from jaxbyz.sampling.page import Page
 
 AGENTS = (5, 13, 50, 200, 1000)
 WIDTHS = (4, 16, 64, 256, 1000)  # two hidden layers of so many units: 42 to 1 million parameters

@@ -89,10 +89,10 @@ SEARCH: dict[str, dict] = {
 
 def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Path) -> None:
     """Train one configuration and write its file."""
-    from jaxbyz.config import resolve
+    from jaxbyz.experiments.config import resolve
+    from jaxbyz.experiments.run_folder import write_json
     from jaxbyz.report.tables import summarise
     from jaxbyz.reproduction.parts import recorded
-    from jaxbyz.results import write_json
 
     path = out / f"{name}.json"
     if path.exists():
@@ -202,7 +202,7 @@ def main() -> None:
         else:
             draw(arguments.out, arguments.plot)
         return
-    from jaxbyz.backend import prepare
+    from jaxbyz.accelerate.setup import prepare
 
     prepare()
     for name in arguments.names or known:

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz.environments import heuristic, lunar_lander
+from jaxbyz.environments.lunar_lander import environment as lunar_lander
+from jaxbyz.environments.lunar_lander import pilot as heuristic
 
 HORIZON = 1000
 

@@ -20,7 +20,8 @@ import time
 import jax
 import jax.numpy as jnp
 
-from jaxbyz.environments import lunar_lander, lunar_lander_physics
+from jaxbyz.environments.lunar_lander import environment as lunar_lander
+from jaxbyz.environments.lunar_lander import physics as lunar_lander_physics
 
 ENVPOOL = """
 import sys, time, numpy as np, envpool

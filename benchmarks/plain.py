@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
-from jaxbyz.page import Page, Sampled, Sampler
+from jaxbyz.sampling.page import Page, Sampled, Sampler
 
 
 class Network(nn.Module):
@@ -93,7 +93,7 @@ def run_large_batch(*arguments: Any) -> None:
 
 
 def sampler(environment: Any, policy: Any, page: Page, interference: Any = None, always_large: bool = False) -> Sampler:
-    """`jaxbyz.page.sampler` written plainly, for CartPole's network, gpomdp, leave-one-out and trajectory weights."""
+    """`jaxbyz.sampling.page.sampler` written plainly, for CartPole, gpomdp, leave-one-out and trajectory weights."""
     assert interference is None and page.estimator.baseline == "leave-one-out" and page.clip_norm is None
     horizon, gamma, clip = page.estimator.horizon, page.estimator.gamma, page.estimator.clip
     program = make(horizon=horizon)

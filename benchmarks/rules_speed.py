@@ -182,7 +182,7 @@ def main() -> None:
     if options.serve:
         return serve()
 
-    from jaxbyz.backend import set_flags
+    from jaxbyz.accelerate.setup import set_flags
 
     set_flags()
     import jax

@@ -30,13 +30,16 @@ import plain  # noqa: E402
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
-from jaxbyz import algorithms, config, estimators, page, rollout  # noqa: E402
-from jaxbyz.backend import kernels_run, on_cpu  # noqa: E402
-from jaxbyz.batching import filled  # noqa: E402
-from jaxbyz.estimators import estimate  # noqa: E402
-from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh  # noqa: E402
-from jaxbyz.results import describe_environment, write_json  # noqa: E402
-from jaxbyz.rollout import collect  # noqa: E402
+from jaxbyz import algorithms  # noqa: E402
+from jaxbyz.accelerate.batching import repeat_last  # noqa: E402
+from jaxbyz.accelerate.platform import kernels_run, on_cpu  # noqa: E402
+from jaxbyz.experiments import config  # noqa: E402
+from jaxbyz.experiments.run_folder import describe_environment, write_json  # noqa: E402
+from jaxbyz.protocol.placement import Places  # noqa: E402
+from jaxbyz.sampling import estimators, page, rollout  # noqa: E402
+from jaxbyz.sampling.estimators import estimate  # noqa: E402
+from jaxbyz.sampling.rollout import collect  # noqa: E402
+from jaxbyz.training.devices import Shape, choose_shape, make_mesh  # noqa: E402
 
 AGENTS, EPISODES, HORIZON = 13, 50, 500
 ENDLESS = {"x_threshold": 1e9, "theta_threshold_radians": 1e9}  # every episode lasts the whole horizon
@@ -99,7 +102,7 @@ def on_all_cores(program: Callable, theta: jax.Array, keys: jax.Array) -> Callab
     """The program with its agents spread over the devices, as a run of the command line has them."""
     places = Places(len(theta), choose_shape(None, 1, len(theta)).agents)
     mesh, spec = make_mesh(Shape(1, places.devices)), PartitionSpec("agents")
-    everyone = filled(len(theta), places.here * places.devices)
+    everyone = repeat_last(len(theta), places.per_device * places.devices)
     spread = jax.jit(jax.shard_map(program, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
     given = [jax.device_put(array[everyone], NamedSharding(mesh, spec)) for array in (theta, keys)]
     return functools.partial(spread, *given)

@@ -12,11 +12,11 @@ import argparse
 import math
 from pathlib import Path
 
-from jaxbyz import experiment
-from jaxbyz.backend import prepare
-from jaxbyz.config import resolve
+from jaxbyz.accelerate.setup import prepare
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.run_folder import describe_environment, write_json
 from jaxbyz.report.tables import arrival, smoothed
-from jaxbyz.results import describe_environment, write_json
 
 LEVEL, WIDTH, MOST = 400, 16, 640
 STEPS = (5e-3, 1e-2, 2e-2, 4e-2)

@@ -25,19 +25,20 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from jaxbyz.agreements import agreements, diameter, run_agreement
+from jaxbyz.accelerate.setup import prepare
 from jaxbyz.algorithms import Algorithm, State, byzpg, decbyzpg
-from jaxbyz.api import make_agreement, make_attack, make_rule
 from jaxbyz.attacks import View
 from jaxbyz.attacks.base import Forge, honest_mean
-from jaxbyz.backend import prepare
 from jaxbyz.certify.configurations import HONEST, honest_rows
-from jaxbyz.environments import tabular
-from jaxbyz.estimators import Estimator, estimate, importance_weights
-from jaxbyz.page import Page
-from jaxbyz.policies import Policy
-from jaxbyz.results import describe_environment, write_json
-from jaxbyz.rollout import collect
+from jaxbyz.components import make_agreement, make_attack, make_rule
+from jaxbyz.experiments.run_folder import describe_environment, write_json
+from jaxbyz.policies.networks import Policy
+from jaxbyz.protocol.agreements import agreements, diameter, run_agreement
+from jaxbyz.protocol.communication import Adversary
+from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling.estimators import Estimator, estimate, importance_weights
+from jaxbyz.sampling.page import Page
+from jaxbyz.sampling.rollout import collect
 
 # Preferences for the second action are FEATURES θ + OFFSETS: three states pull at two parameters, so that the best
 # policy is inside, where gradients stay noisy and J is curved. A softmax with a parameter a state runs to a corner.
@@ -342,7 +343,7 @@ def shrinking(kind: str, K: int, f: int, D: int, rounds: int) -> dict[str, np.nd
             return jnp.stack([lie(key, view, receiver) for lie in lies.values()])[which]
 
         def once(now: Array, key: Array) -> tuple[Array, Array]:
-            now = run_agreement(key, agreement, now, mask, forge, equivocates=True).parameters
+            now = run_agreement(key, agreement, now, Adversary(mask, forge, True)).parameters
             return now, diameter(now, mask)
 
         keys = jax.random.split(jax.random.key(0), rounds)

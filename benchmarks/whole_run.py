@@ -3,10 +3,10 @@
     python benchmarks/whole_run.py [--trajectories 8000] [--rounds 2] [--out benchmarks/results/whole_run.json]
 
 CartPole, 13 agents, nobody lies, preset `cartpole`. The runs differ in how episodes are collected and gradients taken
-(`jaxbyz.page.sampler` or `plain.sampler`); ours once on one device, as the plain program, and once with its agents on
-all cores, as the command line runs it. The plain program has a process of its own, with XLA's default flags. All are
-compiled before the clock starts. The returns are kept beside the times: they learn the same, in distribution. Also ten
-seeds on all cores against one on one core and on all.
+(`jaxbyz.sampling.page.sampler` or `plain.sampler`); ours once on one device, as the plain program, and once with its
+agents on all cores, as the command line runs it. The plain program has a process of its own, with XLA's default flags.
+All are compiled before the clock starts. The returns are kept beside the times: they learn the same, in distribution.
+Also ten seeds on all cores against one on one core and on all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ import numpy as np  # noqa: E402
 import plain  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
-from jaxbyz import algorithms, experiment  # noqa: E402
-from jaxbyz.results import describe_environment, write_json  # noqa: E402
+from jaxbyz import algorithms  # noqa: E402
+from jaxbyz.experiments import run as experiment  # noqa: E402
+from jaxbyz.experiments.run_folder import describe_environment, write_json  # noqa: E402
 
 ONE_DEVICE = "seeds=1"
 
@@ -42,7 +43,7 @@ def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) 
         done = experiment.run(config, mesh=mesh)
         seconds = time.perf_counter() - started
     experiment._build.cache_clear()
-    returns = done.metrics["return"]
+    returns = done.metrics["returns"]
     at = np.linspace(0, returns.shape[1] - 1, 17).astype(int)
     return {
         "seconds": seconds,

@@ -1,125 +1,35 @@
 """jaxbyz: Byzantine-fault-tolerant federated policy gradient in JAX.
 
-Names are imported when they are first used: importing gymnax starts JAX's devices, and whoever wants another number of
-them must be able to say so between `import jaxbyz` and the first use.
+Public names are imported when they are first used. Importing gymnax initialises JAX's devices, so a program can still
+choose their number (`jaxbyz.prepare()`) between `import jaxbyz` and the first use of another name.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jaxbyz.agreements import Agreement
-    from jaxbyz.algorithms import Algorithm, Metrics, State, byzpg, dec_page_pg, decbyzpg, fed_page_pg, page_pg
-    from jaxbyz.api import aggregate, agree, attack
-    from jaxbyz.attacks import Attack, Interference, View, avg_zero, large_noise, no_attack, random_action
-    from jaxbyz.backend import prepare
-    from jaxbyz.config import Config, build, resolve
-    from jaxbyz.environments import Environment, make_environment
-    from jaxbyz.estimators import Estimator
-    from jaxbyz.page import Page
-    from jaxbyz.policies import Policy, mlp_policy
-    from jaxbyz.registry import UsageError
-    from jaxbyz.results import RunData, load_run
-    from jaxbyz.rules import Rule, aggregators, bucketing, chain, krum, mda, mean, monna, pre_aggregators, rfa
-    from jaxbyz.training import common_coins, train
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Agreement",
-    "Algorithm",
-    "Attack",
-    "Config",
-    "Environment",
-    "Estimator",
-    "Interference",
-    "Metrics",
-    "Page",
-    "Policy",
-    "Rule",
-    "RunData",
-    "State",
-    "UsageError",
-    "View",
-    "aggregate",
-    "aggregators",
-    "agree",
-    "attack",
-    "avg_zero",
-    "bucketing",
-    "build",
-    "byzpg",
-    "chain",
-    "common_coins",
-    "dec_page_pg",
-    "decbyzpg",
-    "fed_page_pg",
-    "krum",
-    "large_noise",
-    "load_run",
-    "make_environment",
-    "mda",
-    "mean",
-    "mlp_policy",
-    "monna",
-    "no_attack",
-    "page_pg",
-    "pre_aggregators",
-    "prepare",
-    "random_action",
-    "resolve",
-    "rfa",
-    "train",
-]
-
-_HOME = {
-    "Agreement": "jaxbyz.agreements",
-    "Algorithm": "jaxbyz.algorithms",
-    "Metrics": "jaxbyz.algorithms",
-    "State": "jaxbyz.algorithms",
-    "byzpg": "jaxbyz.algorithms",
-    "dec_page_pg": "jaxbyz.algorithms",
-    "decbyzpg": "jaxbyz.algorithms",
-    "fed_page_pg": "jaxbyz.algorithms",
-    "page_pg": "jaxbyz.algorithms",
-    "aggregate": "jaxbyz.api",
-    "agree": "jaxbyz.api",
-    "attack": "jaxbyz.api",
-    "Attack": "jaxbyz.attacks",
-    "Interference": "jaxbyz.attacks",
-    "View": "jaxbyz.attacks",
-    "avg_zero": "jaxbyz.attacks",
-    "large_noise": "jaxbyz.attacks",
-    "no_attack": "jaxbyz.attacks",
-    "random_action": "jaxbyz.attacks",
-    "prepare": "jaxbyz.backend",
-    "Config": "jaxbyz.config",
-    "build": "jaxbyz.config",
-    "resolve": "jaxbyz.config",
-    "Environment": "jaxbyz.environments",
-    "make_environment": "jaxbyz.environments",
-    "Estimator": "jaxbyz.estimators",
-    "Page": "jaxbyz.page",
-    "Policy": "jaxbyz.policies",
-    "mlp_policy": "jaxbyz.policies",
-    "UsageError": "jaxbyz.registry",
-    "RunData": "jaxbyz.results",
-    "load_run": "jaxbyz.results",
-    "Rule": "jaxbyz.rules",
-    "aggregators": "jaxbyz.rules",
-    "bucketing": "jaxbyz.rules",
-    "chain": "jaxbyz.rules",
-    "krum": "jaxbyz.rules",
-    "mda": "jaxbyz.rules",
-    "mean": "jaxbyz.rules",
-    "monna": "jaxbyz.rules",
-    "pre_aggregators": "jaxbyz.rules",
-    "rfa": "jaxbyz.rules",
-    "common_coins": "jaxbyz.training",
-    "train": "jaxbyz.training",
+_PUBLIC = {
+    "jaxbyz.accelerate.setup": "prepare",
+    "jaxbyz.algorithms": "Algorithm Metrics State byzpg dec_page_pg decbyzpg fed_page_pg page_pg",
+    "jaxbyz.api": "aggregate agree attack",
+    "jaxbyz.attacks": "Attack Interference View avg_zero large_noise no_attack random_action",
+    "jaxbyz.environments": "Environment make_environment",
+    "jaxbyz.errors": "UsageError",
+    "jaxbyz.experiments.config": "Config build resolve",
+    "jaxbyz.experiments.run": "run_experiment",
+    "jaxbyz.experiments.run_folder": "RunData load_run",
+    "jaxbyz.policies": "Policy mlp_policy",
+    "jaxbyz.protocol.agreements": "Agreement",
+    "jaxbyz.rules": "Rule aggregators bucketing chain krum mda mean monna pre_aggregators rfa",
+    "jaxbyz.sampling.estimators": "Estimator",
+    "jaxbyz.sampling.page": "Page",
+    "jaxbyz.training": "common_coins train",
 }
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -127,7 +37,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOME[name]), name)
     else:
         try:
-            value = importlib.import_module(f"jaxbyz.{name}")  # a submodule
+            value = importlib.import_module(f"jaxbyz.{name}")
         except ModuleNotFoundError:
             raise AttributeError(f"module 'jaxbyz' has no attribute {name!r}") from None
     globals()[name] = value

@@ -1,4 +1,4 @@
-"""One-call forms for exploration: `aggregate`, `agree`, `attack` on plain arrays, by name or with your own function."""
+"""One-call forms on plain arrays, for exploration: `aggregate`, `agree` and `attack`."""
 
 from __future__ import annotations
 
@@ -9,143 +9,133 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.agreements import Agreement, agreements, run_agreement
-from jaxbyz.attacks import Attack, attacks
-from jaxbyz.attacks import from_function as attack_from_function
-from jaxbyz.communication import omniscient_view, received
-from jaxbyz.registry import UsageError, parse_spec
-from jaxbyz.rules import Receiver, Rule, aggregators, chain, pre_aggregators
-from jaxbyz.rules import from_function as rule_from_function
-
-
-def make_rule(rule: str | Rule | Callable[..., Array], agents: int, byzantine: int, **options: Any) -> Rule:
-    """A rule from a name (`"krum"`, `"bucketing+rfa"`, `"rfa:rounds=16"`), a `Rule`, or a plain function."""
-    if isinstance(rule, Rule):
-        return rule
-    if not isinstance(rule, str):
-        return rule_from_function(rule)
-    *before, last = rule.split("+")
-    name, given = parse_spec(last)
-    entry = aggregators[name]
-    parts = []
-    for text in before:
-        pre, pre_options = parse_spec(text)
-        if pre == "bucketing" and entry.limit is not None and "size" not in pre_options:
-            pre_options.setdefault("alpha_max", float(entry.limit))
-        parts.append(pre_aggregators[pre].build(agents, byzantine, **pre_options))
-    return chain(*parts, entry.build(agents, byzantine, **{**given, **options}))
-
-
-def make_attack(attack: str | Attack | Callable[..., Array], agents: int, byzantine: int, **options: Any) -> Attack:
-    """An attack from a name (`"large-noise:scale=10"`), an `Attack`, or a plain function (key, messages, mask)."""
-    if isinstance(attack, Attack):
-        return attack
-    if not isinstance(attack, str):
-        return attack_from_function(attack)
-    name, given = parse_spec(attack)
-    return attacks[name].build(agents, byzantine, **{**given, **options})
-
-
-def make_agreement(
-    agreement: str | Rule | Agreement | None, agents: int, byzantine: int, rounds: int, **options: Any
-) -> Agreement | None:
-    """An agreement from a name, a rule to apply in every round, or an `Agreement`."""
-    if agreement is None or isinstance(agreement, Agreement):
-        return agreement
-    if isinstance(agreement, str):
-        name, given = parse_spec(agreement)
-        rule = agreements[name].build(agents, byzantine, **{**given, **options})
-    else:
-        rule = agreement
-    return None if rule is None else Agreement(rule, rounds)
+from jaxbyz.attacks import Attack
+from jaxbyz.components import make_agreement, make_attack, make_rule
+from jaxbyz.errors import UsageError
+from jaxbyz.protocol.agreements import Agreement, run_agreement
+from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.rules import Receiver, Rule
 
 
 def aggregate(
-    name: str | Rule | Callable[..., Array],
+    rule: Rule | str | Callable[..., Array],
     key: PRNGKeyArray,
     messages: Float[Array, "K D"],
     *,
     byzantine: int = 0,
     own: int = 0,
+    unsafe: bool = False,
     **options: Any,
 ) -> Float[Array, " D"]:
-    """Aggregate messages [K, D] into one vector [D], defending against `byzantine` of them.
+    """Aggregate K messages into one vector. A rule with memory starts from its initial state.
 
-    own says which row is the receiver's, for rules that trust it (monna). A rule with memory starts from nothing.
+    Args:
+        rule: a name such as `"krum"` or `"bucketing+rfa"`, a rule, or a function `(messages [K, D]) -> [D]`.
+        key: random key, for rules that draw random numbers.
+        messages: `[K, D]`, one row per sender.
+        byzantine: how many of the messages the rule defends against.
+        own: the receiver's own row, for rules that trust it (`"monna"`).
+        unsafe: allow more Byzantine messages than a named rule tolerates.
+        **options: options of a named rule.
+
+    Returns:
+        The aggregate, `[D]`.
     """
-    messages = _matrix("messages", messages)
+    messages = _as_matrix("messages", messages)
     K, D = messages.shape
     _check_count(K, byzantine)
-    rule = make_rule(name, K, byzantine, **options)
-    return rule.apply(key, messages, Receiver(messages[own], jnp.int32(own)), rule.init(K, D)).rows[0]
+    built = make_rule(rule, K, byzantine, unsafe=unsafe, **options)
+    return built.apply(key, messages, Receiver(messages[own], jnp.int32(own)), built.init(K, D)).rows[0]
 
 
 def agree(
-    name: str | Rule | Agreement,
+    agreement: Agreement | Rule | str,
     key: PRNGKeyArray,
     parameters: Float[Array, "K D"],
     *,
     byzantine: int = 0,
     rounds: int = 1,
-    attack: str | Attack | Callable[..., Array] = "none",
+    attack: Attack | str | Callable[..., Array] = "none",
     mask: Bool[Array, " K"] | None = None,
+    unsafe: bool = False,
     **options: Any,
 ) -> Float[Array, "K D"]:
-    """Run κ = rounds of agreement among K agents with parameters [K, D]; what each ends with, [K, D].
+    """Run averaging agreement among K agents.
 
-    With an attack, `mask` [K] says who lies (default: the last `byzantine`); an attack that has nothing for parameter
-    messages uses what it has for gradients.
+    Args:
+        agreement: a name such as `"mda"`, the rule of every round, or an `Agreement`.
+        key: random key.
+        parameters: `[K, D]`, one row per agent.
+        byzantine: how many agents the rule defends against.
+        rounds: the number of rounds κ.
+        attack: what Byzantine agents send; an attack on gradients only is used for parameters here.
+        mask: `[K]`, who is Byzantine; by default the last `byzantine` agents.
+        unsafe: allow more Byzantine agents than a named agreement tolerates.
+        **options: options of a named agreement.
+
+    Returns:
+        What every agent holds in the end, `[K, D]`.
     """
-    parameters = _matrix("parameters", parameters)
+    parameters = _as_matrix("parameters", parameters)
     K = parameters.shape[0]
     _check_count(K, byzantine)
     mask = jnp.arange(K) >= K - byzantine if mask is None else jnp.asarray(mask, bool)
     liar = make_attack(attack, K, byzantine)
-    agreement = make_agreement(name, K, byzantine, rounds, **options)
-    forge = liar.parameters or liar.gradients
-    return run_agreement(
-        key, agreement, parameters, mask, forge, equivocates=liar.equivocates, memory=liar.init(*parameters.shape)
-    ).parameters
+    built = make_agreement(agreement, K, byzantine, rounds, unsafe=unsafe, **options)
+    adversary = Adversary(mask, liar.parameters or liar.gradients, liar.equivocates, liar.init(*parameters.shape))
+    return run_agreement(key, built, parameters, adversary).parameters
 
 
 def attack(
-    name: str | Attack | Callable[..., Array],
+    attack: Attack | str | Callable[..., Array],
     key: PRNGKeyArray,
     messages: Float[Array, "K D"],
     mask: Bool[Array, " K"],
     *,
-    rule: str | Rule | Callable[..., Array] = "mean",
+    rule: Rule | str | Callable[..., Array] = "mean",
     on: str = "gradients",
     **options: Any,
 ) -> Float[Array, "K K D"]:
-    """What each receiver gets, [K, K, D] (receiver, sender), when the senders in `mask` lie.
+    """Return what each receiver gets when the senders in `mask` lie.
 
-    rule is what the adversary believes it faces; on chooses between `gradients` and `parameters`. An attack that acts
-    elsewhere (in the environment, say) leaves the messages as they are.
+    An attack that acts elsewhere, for example in the environment, leaves the messages unchanged.
+
+    Args:
+        attack: a name such as `"alie"`, an attack, or a function `(key, messages, mask) -> messages`.
+        key: random key.
+        messages: `[K, D]`, the true messages, one row per sender.
+        mask: `[K]`, True for Byzantine senders.
+        rule: the rule that the adversary expects the receivers to apply.
+        on: `"gradients"` or `"parameters"`, the kind of message that is forged.
+        **options: options of a named attack.
+
+    Returns:
+        `[K, K, D]`: entry `[r, s]` is what receiver r gets from sender s.
     """
-    messages = _matrix("messages", messages)
+    messages = _as_matrix("messages", messages)
     K, D = messages.shape
     mask = jnp.asarray(mask, bool)
     if mask.shape != (K,):
-        raise UsageError(f"mask has shape {mask.shape}: it must be ({K},), one entry a sender")
+        raise UsageError(f"mask has shape {mask.shape}: it must be ({K},), one entry per sender")
     if on not in ("gradients", "parameters"):
-        raise UsageError(f"on={on!r}: gradients or parameters")
+        raise UsageError(f"on={on!r}: must be gradients or parameters")
     f = K - 1 if isinstance(mask, jax.core.Tracer) else int(mask.sum())
-    liar = make_attack(name, K, f, **options)
+    liar = make_attack(attack, K, f, **options)
     forge = liar.gradients if on == "gradients" else liar.parameters
     key_forge, key_rule = jax.random.split(key)
-    faced = make_rule(rule, K, f)
-    view = omniscient_view(key_rule, faced, faced.init(K, D), messages, mask, liar.init(K, D), 0)
+    expected = make_rule(rule, K, f)
+    adversary = Adversary(mask, forge, liar.equivocates, liar.init(K, D))
+    view = omniscient_view(key_rule, expected, expected.init(K, D), messages, adversary)
     return jax.vmap(lambda r: received(key_forge, view, forge, r, restore_own=False))(jnp.arange(K, dtype=jnp.int32))
 
 
-def _matrix(name: str, values: Any) -> Array:
+def _as_matrix(name: str, values: Any) -> Array:
     array = jnp.asarray(values)
     if array.ndim != 2 or 0 in array.shape:
-        raise UsageError(f"{name} has shape {array.shape}: it must be [K, D], a row a sender")
+        raise UsageError(f"{name} has shape {array.shape}: it must be [K, D], one row per sender")
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)
 
 
 def _check_count(K: int, byzantine: int) -> None:
     if not 0 <= byzantine < K:
-        raise UsageError(f"byzantine={byzantine} of {K} messages: between 0 and {K - 1}")
+        raise UsageError(f"byzantine={byzantine} of {K} messages: must be between 0 and {K - 1}")

@@ -1,118 +1,83 @@
-"""Names for components: one registry a kind, with a line of description, a limit on f, and nearest-name errors."""
+"""Tables of named components: each entry has a factory, a summary, a limit on f, and options."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
+from jaxbyz.errors import UsageError, unknown
 
-class UsageError(ValueError):
-    """A mistake of the user's: one line that names the option, the value and what is allowed."""
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line; its kind where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
-def unknown(kind: str, name: str, known: Collection[str]) -> str:
-    """What to say of a name that is not one of the known ones: the nearest, and all of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    return f"{kind}={name!r} is unknown;{hint} known: {', '.join(known)}"
+def largest_below(limit: Fraction, agents: int) -> int:
+    """Return the largest whole number f with f < limit·K."""
+    bound = limit * agents
+    return max(0, int(bound) - (bound.denominator == 1))
 
 
 class Entry(NamedTuple):
-    """factory: builds the component from keyword options, among them `agents` and `byzantine` if it takes them.
-    limit: the rule stands while f < limit·K; None when there is no limit to enforce."""
+    """A registered component.
+
+    Attributes:
+        name: its name, in lowercase with dashes.
+        factory: builds the component from keyword options, among them `agents` and `byzantine` if it takes them.
+        summary: one line for lists and help texts.
+        limit: the component tolerates f < limit·K; None if there is no limit.
+        traits: other facts about the component, of a type that its kind defines.
+    """
 
     name: str
     factory: Callable[..., Any]
     summary: str
     limit: Fraction | None = None
+    traits: Any = None
 
     def most(self, agents: int) -> int:
-        """The largest f with f < limit·K."""
-        if self.limit is None:
-            return agents - 1
-        bound = self.limit * agents
-        return max(0, int(bound) - (bound.denominator == 1))
+        """Return the largest number of Byzantine agents that the component tolerates."""
+        return agents - 1 if self.limit is None else largest_below(self.limit, agents)
 
     def build(self, agents: int, byzantine: int, /, **options: Any) -> Any:
-        """Call the factory with what it takes of `agents` and `byzantine`, and with the options given; an option
-        `byzantine` lets a rule defend against another number than the run's."""
-        known = inspect.signature(self.factory).parameters
+        """Call the factory with the options, and with `agents` and `byzantine` if it takes them.
+
+        An option `byzantine` lets a rule defend against another number than the run has.
+
+        Raises:
+            UsageError: if an option is unknown or its value does not fit.
+        """
+        parameters = inspect.signature(self.factory).parameters
         for option in options:
-            if option not in known or option == "agents":
-                allowed = ", ".join(p for p in known if p not in ("agents", "byzantine")) or "none"
+            if option not in parameters or option == "agents":
+                allowed = ", ".join(p for p in parameters if p not in ("agents", "byzantine")) or "none"
                 raise UsageError(f"{self.name}: unknown option {option!r}; options: {allowed}")
         hints = option_types(self.factory)
-        options = {name: typed(f"{self.name}: {name}", hints.get(name, Any), value) for name, value in options.items()}
+        options = {
+            name: convert(f"{self.name}: {name}", hints.get(name, Any), value) for name, value in options.items()
+        }
         if "byzantine" in options and not 0 <= (f := options["byzantine"]) < agents:
-            raise UsageError(f"{self.name}: byzantine={f} of agents={agents}: between 0 and {agents - 1}")
-        given = {"agents": agents, "byzantine": byzantine}
+            raise UsageError(f"{self.name}: byzantine={f} of agents={agents}: must be between 0 and {agents - 1}")
+        numbers_of_agents = {"agents": agents, "byzantine": byzantine}
+        given = {k: v for k, v in numbers_of_agents.items() if k in parameters and k not in options}
         try:
-            return self.factory(**{k: v for k, v in given.items() if k in known and k not in options}, **options)
+            return self.factory(**given, **options)
         except UsageError:
             raise
         except (TypeError, ValueError, ArithmeticError) as error:
             raise UsageError(f"{self.name}: {error}") from error
 
 
-def option_types(factory: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a factory's arguments, those of what a partial wraps; none where they cannot be found out."""
-    while isinstance(factory, partial):
-        factory = factory.func
-    try:
-        return typing.get_type_hints(factory)
-    except (NameError, TypeError):
-        return {}
-
-
-def typed(name: str, hint: Any, value: Any) -> Any:
-    """The value in the type its option has, or a one-line error; a list of sizes becomes a tuple."""
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    if value is None and type(None) in kinds:
-        return None
-    kind, number = kinds[0], isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if number and _beyond_floats(value):
-        raise UsageError(f"{name}: the number is too large")
-    if kind not in WANTED and typing.get_origin(kind) is not tuple:
-        return value
-    if kind in (str, bool) and isinstance(value, kind):
-        return value
-    if kind in (int, float) and number and (kind is float or float(value).is_integer()):
-        return kind(value)
-    if kind is str and isinstance(value, int) and not isinstance(value, bool):  # kappa=4
-        return str(value)
-    sizes = value if isinstance(value, list | tuple) else [None]
-    if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
-        return tuple(sizes)
-    raise UsageError(f"{name}={str(value)[:60]!r} is not {WANTED.get(kind, 'a list of sizes like [16, 16]')}")
-
-
-def _beyond_floats(value: Any) -> bool:
-    try:
-        float(value)
-    except OverflowError:
-        return True
-    return False
-
-
-WANTED = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-
-
 class Registry:
-    """A table of components of one kind, by lowercase-with-dashes name.
+    """A table of components of one kind, by name.
 
-    revision counts what was added to any table, for caches of what was built by name.
+    Attributes:
+        kind: what the components are, for error messages.
+        revision: counts all additions to all tables, so that caches of built components can notice them.
     """
 
     revision = 0
@@ -127,10 +92,11 @@ class Registry:
         factory: Callable[..., Any],
         summary: str | None = None,
         limit: Fraction | None = None,
+        traits: Any = None,
     ) -> None:
-        """Register a component; the summary defaults to the first line of the factory's docstring."""
+        """Register a component. The summary defaults to the first line of the factory's docstring."""
         line = (summary or inspect.getdoc(factory) or name).strip().splitlines()[0]
-        self._entries[name] = Entry(name, factory, line, limit)
+        self._entries[name] = Entry(name, factory, line, limit, traits)
         Registry.revision += 1
 
     def __getitem__(self, name: str) -> Entry:
@@ -145,11 +111,59 @@ class Registry:
         return iter(self._entries.values())
 
     def names(self) -> list[str]:
+        """Return all names in the order in which they were added."""
         return list(self._entries)
 
 
+def option_types(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the type annotations of a factory's arguments, or an empty table if they cannot be evaluated."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    try:
+        return typing.get_type_hints(factory)
+    except (NameError, TypeError):
+        return {}
+
+
+def convert(name: str, hint: Any, value: Any) -> Any:
+    """Return a value as the annotated type of its option.
+
+    Whole numbers are accepted for float and text options, and a list of whole numbers for a tuple.
+
+    Raises:
+        UsageError: if the value does not fit; the message begins with `name`.
+    """
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if value is None and type(None) in kinds:
+        return None
+    kind = kinds[0]
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and _overflows(value):
+        raise UsageError(f"{name}: the number is too large")
+    if kind not in TYPE_NAMES and typing.get_origin(kind) is not tuple:
+        return value
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if kind in (int, float) and is_number and (kind is float or float(value).is_integer()):
+        return kind(value)
+    if kind is str and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    sizes = value if isinstance(value, list | tuple) else [None]
+    if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
+        return tuple(sizes)
+    raise UsageError(f"{name}={str(value)[:60]!r} is not {TYPE_NAMES.get(kind, 'a list of sizes like [16, 16]')}")
+
+
+def _overflows(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return True
+    return False
+
+
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """`name` or `name:option=value,option=value` -> (name, options); numbers and booleans are recognised."""
+    """Split `name:option=value,option=value` into the name and its options; numbers and booleans are recognised."""
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):

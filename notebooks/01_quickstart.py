@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from IPython.display import Image
 
 import jaxbyz as jb
-from jaxbyz import experiment
-from jaxbyz.backend import prepare
+from jaxbyz.accelerate.platform import prepare
 from jaxbyz.cli.progress import make_progress
-from jaxbyz.environments.playback import play
 from jaxbyz.environments.rendering import draw_frames, save_gif
+from jaxbyz.experiments import run as experiment
 from jaxbyz.report import plots
+from jaxbyz.sampling.playback import play
 
 prepare()  # one device a core, and compiled programs kept between sessions
 
@@ -42,7 +42,7 @@ folder = tempfile.mkdtemp()
 runs = []
 for name in algorithms:
     progress = make_progress(options["trajectories"], quiet=False)
-    runs.append(experiment.train(algorithm=name, out=f"{folder}/{name}", reporter=progress, **options))
+    runs.append(experiment.run_experiment(algorithm=name, out=f"{folder}/{name}", reporter=progress, **options))
 
 # %% [markdown]
 # ## What came of it
@@ -64,7 +64,7 @@ plots.trust(runs[0])
 
 # %%
 run = jb.load_run(f"{folder}/decbyzpg")
-print("final return of each seed:", run.metrics["return"][:, -5:].mean(axis=1).round(1))
+print("final return of each seed:", run.metrics["returns"][:, -5:].mean(axis=1).round(1))
 print("distance between honest agents:", run.metrics["diameter"].max())
 print(sorted(run.metrics))
 

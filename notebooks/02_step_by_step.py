@@ -17,10 +17,10 @@ import numpy as np
 from IPython.display import Image
 
 import jaxbyz as jb
-from jaxbyz.backend import prepare
-from jaxbyz.page import sampler
+from jaxbyz.accelerate.platform import prepare
 from jaxbyz.report import plots
-from jaxbyz.report.replay import Trace, plane, trace_agreement
+from jaxbyz.report.agreement_rounds import Trace, plane, trace_agreement
+from jaxbyz.sampling.page import sampler
 
 prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests

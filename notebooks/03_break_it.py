@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxbyz as jb
-from jaxbyz import experiment
+from jaxbyz.accelerate.platform import prepare
 from jaxbyz.attacks import attacks, honest_mean, honest_std
 from jaxbyz.attacks import from_function as attack_from_function
-from jaxbyz.backend import prepare
 from jaxbyz.certify import Budget, certify, format_table
+from jaxbyz.experiments import run as experiment
 from jaxbyz.report import plots
 from jaxbyz.rules import aggregators
 from jaxbyz.rules import from_function as rule_from_function
@@ -124,7 +124,7 @@ options = {
 if QUICK:
     options |= {"agents": 5, "byzantine": 1, "N": 2, "B": 2, "horizon": 20, "hidden": (4,), "trajectories": 8}
 compared = ["rfa"] if QUICK else ["mean", "rfa", "majority-direction"]
-runs = [experiment.train(aggregator=rule, unsafe=rule == "mean", **options) for rule in compared]
+runs = [experiment.run_experiment(aggregator=rule, unsafe=rule == "mean", **options) for rule in compared]
 plots.learning_curves(runs, width=options["trajectories"] // 20 or 1)
 
 # %% [markdown]

@@ -11,8 +11,8 @@ import os
 
 import numpy as np
 
-from jaxbyz import experiment
-from jaxbyz.backend import prepare
+from jaxbyz.accelerate.platform import prepare
+from jaxbyz.experiments import run as experiment
 from jaxbyz.report import plots
 from jaxbyz.report.statistics import stratified_iqm
 from jaxbyz.report.tables import comparison, final_returns, smoothed
@@ -35,7 +35,7 @@ common = {"seeds": 3, "trajectories": 6000}
 if QUICK:
     methods = {"DecByzPG": {"agents": 5, "byzantine": 1, "attack": "avg-zero"}}
     common = {"seeds": 3, "trajectories": 12, "N": 4, "B": 2, "p": 0.5, "horizon": 20, "hidden": (4,), "kappa": "2"}
-runs = {name: experiment.train(**options, **common) for name, options in methods.items()}
+runs = {name: experiment.run_experiment(**options, **common) for name, options in methods.items()}
 print(comparison([(name, run.metrics) for name, run in runs.items()], levels=(195, 400, 450)))
 
 # %% [markdown]

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import jaxbyz as jb
-from jaxbyz.backend import prepare
+from jaxbyz.accelerate.platform import prepare
 from jaxbyz.report import plots
 
 prepare()

@@ -1,23 +1,24 @@
-"""Strict numerics for every test, two host devices so that sharding is real, and quick compilation."""
+"""Settings of all tests: strict numerics, two host devices so that sharding is real, and quick compilation."""
 
 import os
 import tempfile
 
-# Most of the time of these tests would go into optimising programs that run once.
+# Without this, most of the test time would be spent on optimising programs that run once.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
 import jax
 import pytest
 
-from jaxbyz.backend import set_flags
+from jaxbyz.accelerate.setup import set_flags
 
 set_flags()  # as the command line, so that all tests spread agents alike
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Programs that several tests share are compiled once a test run, whichever worker needs them first.
+# Programs that several tests share are compiled once per test run, whichever worker needs them first. Set
+# JAXBYZ_TEST_CACHE to a folder to keep them for the next test run as well.
 _run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-_cache = (
+_cache = os.environ.get("JAXBYZ_TEST_CACHE") or (
     os.path.join(tempfile.gettempdir(), f"jaxbyz-tests-{_run}") if _run else tempfile.mkdtemp(prefix="jaxbyz-tests-")
 )
 jax.config.update("jax_compilation_cache_dir", _cache)

@@ -17,7 +17,15 @@ import jaxbyz as jb
 
 FILE = Path(__file__).parent / "data" / "golden.json"
 COINS = (True, False, False, True, False, False)
-SMALL: dict[str, Any] = {"env": "CartPole-v1", "agents": 6, "byzantine": 1, "N": 6, "B": 2, "horizon": 40, "hidden": (8,)}
+SMALL: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "agents": 6,
+    "byzantine": 1,
+    "N": 6,
+    "B": 2,
+    "horizon": 40,
+    "hidden": (8,),
+}
 
 # name -> options that differ from SMALL, the preset among them
 RUNS: dict[str, dict[str, Any]] = {
@@ -59,7 +67,7 @@ def run(name: str) -> dict[str, Any]:
     algorithm = jb.build(config, len(coins))
     result = jax.jit(lambda key: jb.train(algorithm, key, len(coins), jnp.array(coins)))(jax.random.key(3))
     metrics, parameters = result.metrics, result.run.state.parameters
-    kept = ("returns", "worst", "length", "diameter", "ess", "max_weight", "gradient_norm", "bytes_sent")
+    kept = ("returns", "worst_agent", "length", "diameter", "ess", "max_weight", "gradient_norm", "bytes_sent")
     numbers = {name: getattr(metrics, name) for name in kept}
     numbers["shares"] = metrics.shares[-1]
     return {**{name: plain(value) for name, value in numbers.items()}, "parameters": summary(parameters)}

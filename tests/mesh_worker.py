@@ -24,8 +24,8 @@ def local(folder: Path, options: dict, meshes: list[str]) -> None:
     """Train on each mesh of up to eight host devices."""
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    from jaxbyz import experiment
-    from jaxbyz.config import resolve
+    from jaxbyz.experiments import run as experiment
+    from jaxbyz.experiments.config import resolve
 
     for mesh in meshes:
         store(folder, mesh, experiment.run(resolve(**{**CONFIG, **options}), mesh=mesh))
@@ -51,12 +51,12 @@ class StopAt:
 def process(folder: Path, devices: int) -> None:
     """One of several processes: train, be interrupted in the last of them only, resume together, train undisturbed."""
     jax.config.update("jax_num_cpu_devices", devices)
-    from jaxbyz import distributed
+    from jaxbyz.training import processes as distributed
 
     distributed.initialise()
-    from jaxbyz import experiment
-    from jaxbyz.config import resolve
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
+    from jaxbyz.experiments import run as experiment
+    from jaxbyz.experiments.config import resolve
 
     config, last = resolve(**CONFIG), jax.process_index() == jax.process_count() - 1
     reporter, said = StopAt(8) if last else None, []

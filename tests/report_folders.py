@@ -30,5 +30,5 @@ def altered(folder: Path, copy: Path, shift: float, **options: object) -> Path:
     config = json.loads((folder / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, **options}))
     with np.load(folder / "metrics.npz") as metrics:
-        np.savez_compressed(copy / "metrics.npz", **{**metrics, "return": metrics["return"] + shift})
+        np.savez_compressed(copy / "metrics.npz", **{**metrics, "returns": metrics["returns"] + shift})
     return copy

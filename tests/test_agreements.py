@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz import graphs
-from jaxbyz.agreements import Agreement, agreements, diameter, run_agreement
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.protocol import graphs
+from jaxbyz.protocol.agreements import Agreement, agreements, diameter, run_agreement
+from jaxbyz.protocol.communication import Adversary
 
 K, D = 13, 5
 
@@ -63,7 +64,7 @@ def after_rounds(rule, x, mask, rounds):
             return jnp.stack([attack(key, view, receiver) for attack in ATTACKS])[which]
 
         def once(now, key):
-            now = run_agreement(key, Agreement(rule, 1), now, mask, forge, equivocates=True).parameters
+            now = run_agreement(key, Agreement(rule, 1), now, Adversary(mask, forge, True)).parameters
             return now, now
 
         return jax.lax.scan(once, start, jax.random.split(jax.random.key(1), rounds))[1]
@@ -112,9 +113,9 @@ def test_tolerance_stops_early_and_none_does_nothing():
     mask = jnp.arange(K) < 3
     rule = agreements["mda"].build(K, 3)
     settle = Agreement(rule, 50, 1e-3)
-    done = jax.jit(lambda x: run_agreement(jax.random.key(0), settle, x, mask, noise, equivocates=True))(x)
+    done = jax.jit(lambda x: run_agreement(jax.random.key(0), settle, x, Adversary(mask, noise, True)))(x)
     assert 0 < int(done.rounds) < 50 and diameter(done.parameters, mask) <= 1e-3
-    np.testing.assert_array_equal(run_agreement(jax.random.key(0), None, x, mask).parameters, x)
+    np.testing.assert_array_equal(run_agreement(jax.random.key(0), None, x, Adversary(mask)).parameters, x)
 
 
 @pytest.mark.parametrize("name", graphs.GRAPHS)
@@ -143,7 +144,9 @@ def test_gossip_without_liars_is_plain_averaging(name):
     rule = agreements["clipped-gossip"].build(12, 0, graph=name)
     weights = graphs.metropolis_weights(graphs.graph(name, 12))
     x = np.random.default_rng(6).normal(size=(12, D)).astype(np.float32)
-    done = run_agreement(jax.random.key(0), Agreement(rule, 3), jnp.asarray(x), jnp.zeros(12, bool)).parameters
+    done = run_agreement(
+        jax.random.key(0), Agreement(rule, 3), jnp.asarray(x), Adversary(jnp.zeros(12, bool))
+    ).parameters
     np.testing.assert_allclose(done, np.linalg.matrix_power(weights, 3) @ x, rtol=1e-4, atol=1e-5)
 
 
@@ -160,7 +163,7 @@ def test_gossip_agrees_although_some_lie(name):
 def test_gossip_clips_to_the_radius():
     rule = agreements["clipped-gossip"].build(4, 1, radius=0.5)
     x = jnp.zeros((4, 2)).at[0].set(100.0)
-    once = run_agreement(jax.random.key(0), Agreement(rule, 1), x, jnp.arange(4) < 1)
+    once = run_agreement(jax.random.key(0), Agreement(rule, 1), x, Adversary(jnp.arange(4) < 1))
     np.testing.assert_allclose(jnp.linalg.norm(once.parameters[1:], axis=1), 0.5 / 4, rtol=1e-5)
 
 

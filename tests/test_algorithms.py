@@ -11,10 +11,11 @@ import pytest
 
 import jaxbyz as jb
 from jaxbyz import training
-from jaxbyz.environments import tabular
-from jaxbyz.page import switch
-from jaxbyz.registry import UsageError
+from jaxbyz.accelerate.batching import cond_on_coin
+from jaxbyz.errors import UsageError
+from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import from_function
+from jaxbyz.sampling import tabular_mdp as tabular
 
 ENV = jb.make_environment("CartPole-v1")
 POLICY = jb.mlp_policy(ENV, (4,))
@@ -57,7 +58,7 @@ def assert_same(one, two):
 )
 def test_one_agent_is_page_pg_to_the_bit(aggregator):
     alone = run(robust(agents=1, byzantine=0, aggregator=aggregator, agreement=jb.Agreement(jb.mda(0), 3)))
-    page = run(jb.page_pg(ENV, POLICY, **common(agents=7, byzantine=2)))
+    page = run(jb.page_pg(ENV, POLICY, optimizer=common()["optimizer"], page=common()["page"], p=common()["p"]))
     np.testing.assert_array_equal(alone.run.state.parameters, page.run.state.parameters)
     np.testing.assert_array_equal(alone.metrics.returns, page.metrics.returns)
 
@@ -147,7 +148,7 @@ def test_switch_runs_what_cond_runs(own):
     table = jnp.arange(3.0)  # a constant of both branches
     coin = jnp.array([True, False, True, False]) if own else jnp.bool_(True)
     x = jnp.arange(12.0).reshape(4, 3)
-    run = jax.vmap(lambda c, x: switch(c, lambda x: x + table, lambda x: x * table, x), (0 if own else None, 0))
+    run = jax.vmap(lambda c, x: cond_on_coin(c, lambda x: x + table, lambda x: x * table, x), (0 if own else None, 0))
     wanted = jnp.where(coin[:, None] if own else coin, x + table[None], x * table[None])
     np.testing.assert_array_equal(jax.jit(run)(coin, x), wanted)
     branches = str(jax.make_jaxpr(run)(coin, x)).count("cond[")
@@ -162,7 +163,7 @@ def test_switch_runs_what_cond_runs(own):
     ],
 )
 def test_one_program_for_all_coins_seeds_and_byzantine_sets(attack):
-    algorithm = robust(attack=attack, schedule=jb.schedules.schedules["random"].factory(5, 1))
+    algorithm = robust(attack=attack, schedule=schedules["random"].factory(5, 1))
     chex.clear_trace_counter()
     step = jax.jit(chex.assert_max_traces(algorithm.step, n=1))
     seen = set()
@@ -189,7 +190,7 @@ def test_a_shared_coin_stays_a_branch_under_vmap():
 
 def test_small_batch_uses_the_previous_parameters_and_estimate():
     """After one large step, a small step at B trajectories reproduces ṽ computed by hand from the state."""
-    from jaxbyz.page import sampler
+    from jaxbyz.sampling.page import sampler
 
     algorithm = robust(agents=1, byzantine=0, aggregator=jb.mean(), agreement=None)
     state = algorithm.init(jax.random.key(3))

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz.agreements import diameter
 from jaxbyz.attacks import View, attacks, from_function, gradient_found, honest_mean, mirror, tried
-from jaxbyz.communication import omniscient_view, received
+from jaxbyz.protocol.agreements import diameter
+from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 from jaxbyz.rules import aggregators
 
 K, D, F = 7, 5, 2
@@ -196,7 +196,7 @@ def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
         chosen = {fixed: attacks[fixed].build(K, 1) for fixed in FIXED}
         chosen["begun"] = gradient_found(on="gradients", restarts=1, steps=0)
         chosen["found"] = gradient_found(on="gradients", restarts=4, steps=20)
-        view = omniscient_view(key, rule, rule.init(*x.shape), x, mask, (), 0)
+        view = omniscient_view(key, rule, rule.init(*x.shape), x, Adversary(mask))
         sent = {
             label: received(key, view, attack.gradients, jnp.int32(0), restore_own=False)
             for label, attack in chosen.items()
@@ -247,12 +247,12 @@ def test_gradient_found_keeps_agreement_apart() -> None:
     @quick
     def after(key: jax.Array, x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
         def wires(attack) -> jax.Array:
-            view = omniscient_view(key, rule, (), x, mask, (), 0)
+            view = omniscient_view(key, rule, (), x, Adversary(mask))
             told = jax.vmap(lambda r: received(key, view, attack.parameters, r, restore_own=False))
             return told(jnp.arange(K))
 
         sent = jnp.stack([wires(attack) for attack in chosen.values()])  # [attack, receiver, sender, D]
-        rows = jax.lax.map(jax.vmap(omniscient_view(key, rule, (), x, mask, (), 0).rule), sent)
+        rows = jax.lax.map(jax.vmap(omniscient_view(key, rule, (), x, Adversary(mask)).rule), sent)
         return dict(zip(chosen, jax.vmap(lambda now: diameter(now, mask))(rows), strict=True))
 
     x, mask = messages(4, K, 4), jnp.arange(K) == 3

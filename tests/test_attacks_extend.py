@@ -25,7 +25,7 @@ def test_page_runs(registries_restored, capsys) -> None:
     assert float(make_environment("HeavyPole").params.masspole) == 1.0
 
     # the two components of the page hold what it says of them
-    from jaxbyz.config import resolve
+    from jaxbyz.experiments.config import resolve
 
     assert resolve(aggregator="nearest-half", attack="drown", byzantine=3).attack == "drown"
     error = float(names["jnp"].linalg.norm(names["rows"][-1] - names["honest_mean"](names["messages"], names["mask"])))

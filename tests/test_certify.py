@@ -14,7 +14,7 @@ from jaxbyz.certify.aggregators import decay, replay_aggregator
 from jaxbyz.certify.agreements import replay_agreement
 from jaxbyz.certify.bounds import contraction_bound, ratio_bound
 from jaxbyz.certify.report import rounds_to_halve
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 from jaxbyz.rules import aggregators
 
 SMALL = Budget(starts=96, climbers=8, steps=30)

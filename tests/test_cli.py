@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
+from jaxbyz.accelerate.platform import SMALL_LOOPS, WIDE
+from jaxbyz.accelerate.setup import patient, set_flags
 from jaxbyz.attacks import attacks
-from jaxbyz.backend import SMALL_LOOPS, WIDE, patient, set_flags
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from, widths
 from jaxbyz.cli.train import ignored
-from jaxbyz.config import resolve
-from jaxbyz.registry import Registry, UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import resolve
+from jaxbyz.registry import Registry
 from jaxbyz.rules import aggregators
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
@@ -49,8 +51,8 @@ def test_a_run_folder_holds_what_it_should(folder):
         "config.json", "environment.json", "metrics.npz", "policy.npz",
     ]  # fmt: skip
     run = jb.load_run(folder)
-    T = run.metrics["return"].shape[1]
-    for name in ("trajectories", "return", "diameter", "coin", "ess", "max_weight", "byzantine_weight", "bytes_sent"):
+    T = run.metrics["returns"].shape[1]
+    for name in ("trajectories", "returns", "diameter", "coin", "ess", "max_weight", "byzantine_weight", "bytes_sent"):
         assert run.metrics[name].shape == (3, T), name
         assert np.isfinite(run.metrics[name]).all(), name
     spent = run.metrics["trajectories"]
@@ -64,12 +66,12 @@ def test_a_run_folder_holds_what_it_should(folder):
 
 
 def test_config_is_enough_to_run_it_again(folder):
-    from jaxbyz import experiment
+    from jaxbyz.experiments import run as experiment
 
     run = jb.load_run(folder)
     again = experiment.run(run.config)
     np.testing.assert_array_equal(again.policy["last"], run.policy["last"])
-    np.testing.assert_array_equal(again.metrics["return"], run.metrics["return"])
+    np.testing.assert_array_equal(again.metrics["returns"], run.metrics["returns"])
 
 
 @pytest.mark.slow
@@ -77,12 +79,13 @@ def test_a_seed_of_a_sweep_is_that_seed_alone(folder):
     """Seed 1 of the sweep, run alone with the sweep's coins: the same learning up to rounding."""
     from dataclasses import replace
 
-    from jaxbyz import experiment, training
+    from jaxbyz import training
+    from jaxbyz.experiments import run as experiment
 
     run = jb.load_run(folder)
     plan = experiment.plan(run.config)
     alone = list(training.segments(plan.algorithm, plan.keys[1:2], plan.coins, plan.output_at[1:2]))
-    np.testing.assert_allclose(alone[-1].metrics.returns[0], run.metrics["return"][1], rtol=1e-4)
+    np.testing.assert_allclose(alone[-1].metrics.returns[0], run.metrics["returns"][1], rtol=1e-4)
     own = experiment.run(replace(run.config, coin="own", seeds=2))
     assert own.metrics["coin"].shape[0] == 2 and own.metrics["coin"][:, 0].all()
 
@@ -104,12 +107,12 @@ def test_evaluate_runs_fresh_episodes(capsys, folder):
 
 
 def test_an_evaluation_is_compiled_once(folder):
-    from jaxbyz import experiment
+    from jaxbyz.experiments import run as experiment
 
     run = jb.load_run(folder)
     parameters = run.policy["last"][:, 0]
     one, two = (experiment.evaluate(run.config, parameters, 5, seed=seed) for seed in (0, 1))
-    assert one["return"].shape == two["length"].shape == (3, 5)
+    assert one["returns"].shape == two["length"].shape == (3, 5)
     play = experiment._player(experiment._algorithm(run.config), 5, run.config.horizon, False)
     assert play._cache_size() == 1
 
@@ -321,7 +324,7 @@ def test_damaged_files_are_refused(capsys, folder, tmp_path):
 def test_continuous_environments_train(name, tmp_path):
     out = tmp_path / name
     assert main(["train", *TINY, "--env", name, "--attack", "random-action", "--quiet", "--out", str(out)]) == 0
-    assert np.isfinite(jb.load_run(out).metrics["return"]).all()
+    assert np.isfinite(jb.load_run(out).metrics["returns"]).all()
 
 
 def test_help_and_version(capsys):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz import communication
-from jaxbyz.agreements import diameter, run_agreement, theorem_rounds
-from jaxbyz.communication import exchange
+from jaxbyz.protocol import communication
+from jaxbyz.protocol.agreements import diameter, run_agreement, theorem_rounds
+from jaxbyz.protocol.communication import Adversary, exchange
+from jaxbyz.protocol.schedules import schedules
 
 K, D, F = 9, 6, 2
 KEY = jax.random.key(0)
@@ -20,14 +21,14 @@ MASK = jnp.arange(K) >= K - F
 
 def test_computing_once_equals_computing_for_everyone():
     attack = jb.avg_zero()
-    once = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, attack.gradients, equivocates=False)
-    each = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, attack.gradients, equivocates=True)
+    once = exchange(KEY, jb.rfa(), (), MESSAGES, Adversary(MASK, attack.gradients, False))
+    each = exchange(KEY, jb.rfa(), (), MESSAGES, Adversary(MASK, attack.gradients, True))
     np.testing.assert_allclose(once.rows, each.rows, rtol=1e-5, atol=1e-6)
     assert np.ptp(np.asarray(once.rows), axis=0).max() == 0
 
 
 def test_equivocation_gives_receivers_different_aggregates():
-    out = exchange(KEY, jb.mean(), (), MESSAGES, MASK, jb.large_noise().gradients, equivocates=True)
+    out = exchange(KEY, jb.mean(), (), MESSAGES, Adversary(MASK, jb.large_noise().gradients, True))
     assert np.unique(np.asarray(out.rows)[:, 0]).size == K
 
 
@@ -42,35 +43,34 @@ def test_honest_rows_arrive_untouched_and_liars_lie():
 
 def test_a_receiver_trusts_its_own_true_vector():
     """GDA around one's own vector: also a Byzantine agent's state follows the protocol from its true vector."""
-    out = exchange(KEY, jb.monna(F), (), MESSAGES, MASK, jb.large_noise(1e6).parameters, equivocates=True)
+    out = exchange(KEY, jb.monna(F), (), MESSAGES, Adversary(MASK, jb.large_noise(1e6).parameters, True))
     assert np.abs(np.asarray(out.rows)).max() < 10
     assert np.all(np.diagonal(np.asarray(out.shares)) > 0)
 
 
 def test_many_receivers_in_turn_equal_all_at_once(monkeypatch):
     forge = jb.large_noise().gradients
-    together = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, forge, equivocates=True)
+    together = exchange(KEY, jb.rfa(), (), MESSAGES, Adversary(MASK, forge, True))
     monkeypatch.setattr(communication, "RECEIVERS_AT_ONCE", 4)
-    in_turn = exchange(KEY, jb.rfa(), (), MESSAGES, MASK, forge, equivocates=True)
+    in_turn = exchange(KEY, jb.rfa(), (), MESSAGES, Adversary(MASK, forge, True))
     np.testing.assert_allclose(together.rows, in_turn.rows, rtol=1e-5, atol=1e-6)
 
 
 def test_shares_of_a_chain_multiply():
     rule = jb.chain(jb.bucketing(2), jb.mean())
-    out = exchange(KEY, rule, rule.init(8, D), MESSAGES[:8], MASK[:8], None, equivocates=False)
+    out = exchange(KEY, rule, rule.init(8, D), MESSAGES[:8], Adversary(MASK[:8]))
     np.testing.assert_allclose(out.shares, 1 / 8, rtol=1e-6)
     np.testing.assert_allclose(out.rows[0], MESSAGES[:8].mean(0), rtol=1e-5, atol=1e-6)
 
 
 def test_tolerance_stops_early_and_rounds_are_counted():
-    settings = {"equivocates": True}
     forge = jb.large_noise().parameters
-    exact = run_agreement(KEY, jb.Agreement(jb.mda(F), 5), MESSAGES, MASK, forge, **settings)
+    exact = run_agreement(KEY, jb.Agreement(jb.mda(F), 5), MESSAGES, Adversary(MASK, forge, True))
     assert int(exact.rounds) == 5
-    loose = run_agreement(KEY, jb.Agreement(jb.mda(F), 50, tolerance=0.5), MESSAGES, MASK, forge, **settings)
+    loose = run_agreement(KEY, jb.Agreement(jb.mda(F), 50, tolerance=0.5), MESSAGES, Adversary(MASK, forge, True))
     assert 1 <= int(loose.rounds) < 50
     assert float(diameter(loose.parameters, MASK)) <= 0.5
-    none = run_agreement(KEY, None, MESSAGES, MASK)
+    none = run_agreement(KEY, None, MESSAGES, Adversary(MASK))
     assert int(none.rounds) == 0
     np.testing.assert_array_equal(none.parameters, MESSAGES)
 
@@ -82,7 +82,7 @@ def test_theorem_rounds():
 
 @pytest.mark.parametrize("name", ["fixed", "rotating", "random"])
 def test_schedules_mark_f_agents_every_iteration(name):
-    schedule = jb.schedules.schedules[name].factory(7, 2)
+    schedule = schedules[name].factory(7, 2)
     masks = np.stack([np.asarray(schedule(jax.random.fold_in(KEY, t), jnp.int32(t))) for t in range(14)])
     assert np.all(masks.sum(axis=1) == 2)
     changes = np.any(masks[1:] != masks[:-1], axis=1)

@@ -12,9 +12,10 @@ import pytest
 from gymnax.environments import spaces
 
 import jaxbyz as jb
-from jaxbyz.environments import adapt, angles, environments
-from jaxbyz.kernels.replay import written_out
-from jaxbyz.rollout import collect
+from jaxbyz.accelerate import trigonometry as angles
+from jaxbyz.accelerate.kernels.equations import written_out
+from jaxbyz.environments import adapt, environments
+from jaxbyz.sampling.rollout import collect
 
 OFFLINE = {"MNISTBandit-bsuite"}  # downloads its data
 

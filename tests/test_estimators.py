@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from jaxbyz import make_environment, mlp_policy
-from jaxbyz.environments import tabular
-from jaxbyz.estimators import BASELINES, Estimator, estimate, importance_weights
-from jaxbyz.page import Page, sampler
-from jaxbyz.registry import UsageError
-from jaxbyz.rollout import collect
+from jaxbyz.errors import UsageError
+from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling.estimators import BASELINES, Estimator, estimate, importance_weights
+from jaxbyz.sampling.page import Page, sampler
+from jaxbyz.sampling.rollout import collect
 
 AGENTS, BATCH = 600, 40  # independent estimates, each of a batch
 

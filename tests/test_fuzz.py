@@ -11,18 +11,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from jaxbyz import experiment
-from jaxbyz.agreements import agreements
 from jaxbyz.algorithms import algorithms
 from jaxbyz.attacks import attacks
-from jaxbyz.config import COINS, COMPARED, FIELDS, NAIVE, OPTIMIZERS, OUTPUTS, STARTS, build, resolve
-from jaxbyz.estimators import BASELINES, ESTIMATORS, WEIGHTS
-from jaxbyz.page import PREVIOUS
-from jaxbyz.policies import ACTIVATIONS, INITIALISERS
-from jaxbyz.presets import PRESETS
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments.config import COINS, COMPARED, FIELDS, NAIVE, OPTIMIZERS, OUTPUTS, STARTS, build, resolve
+from jaxbyz.experiments.presets import PRESETS
+from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS
+from jaxbyz.protocol.agreements import agreements
+from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import aggregators, pre_aggregators
-from jaxbyz.schedules import schedules
+from jaxbyz.sampling.estimators import BASELINES, ESTIMATORS, WEIGHTS
+from jaxbyz.sampling.page import PREVIOUS
 
 QUICK = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Catch-bsuite", "DiscountingChain-bsuite", "PointRobot-misc")
 EXPECTED_NAN = {"shares", "byzantine_weight"}  # of a rule that does not know its senders' shares

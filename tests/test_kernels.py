@@ -12,13 +12,15 @@ import pytest
 from jax import lax
 
 import jaxbyz as jb
-from jaxbyz import estimators, kernels, policies, rollout
-from jaxbyz.environments import angles
-from jaxbyz.environments import lunar_lander_physics as physics
-from jaxbyz.environments.access import ActionSpace, Step
-from jaxbyz.environments.lunar_lander import EnvParams, LunarLander
-from jaxbyz.kernels import one_kernel, sum_kernel, traced_step, traced_sums
-from jaxbyz.kernels.replay import BLOCK
+from jaxbyz.accelerate import kernels
+from jaxbyz.accelerate import trigonometry as angles
+from jaxbyz.accelerate.kernels import one_kernel, sum_kernel, traced_step, traced_sums
+from jaxbyz.accelerate.kernels.equations import BLOCK
+from jaxbyz.environments.gymnax_adapter import ActionSpace, Step
+from jaxbyz.environments.lunar_lander import physics
+from jaxbyz.environments.lunar_lander.environment import EnvParams, LunarLander
+from jaxbyz.policies import networks as policies
+from jaxbyz.sampling import estimators, rollout
 
 
 def mixed(a, b, flag):

@@ -13,9 +13,11 @@ import pytest
 from gymnax.environments import spaces
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxbyz.environments import heuristic, lunar_lander, rendering
-from jaxbyz.environments import lunar_lander_physics as physics
-from jaxbyz.environments.angles import cos_sin
+from jaxbyz.accelerate.trigonometry import cos_sin
+from jaxbyz.environments import rendering
+from jaxbyz.environments.lunar_lander import environment as lunar_lander
+from jaxbyz.environments.lunar_lander import physics
+from jaxbyz.environments.lunar_lander import pilot as heuristic
 
 DATA = pathlib.Path(__file__).parent / "data"
 LANDED, CRASHED, OUT = 0, 1, 2

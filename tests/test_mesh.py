@@ -20,9 +20,11 @@ from jax.sharding import PartitionSpec
 from mesh_worker import StopAt
 
 import jaxbyz as jb
-from jaxbyz.config import build, resolve
-from jaxbyz.meshes import Places, Shape, choose_shape, make_mesh, parse_shape
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments.config import build, resolve
+from jaxbyz.protocol.placement import Places
+from jaxbyz.training.devices import Shape, choose_shape, make_mesh, parse_shape
 
 HERE = Path(__file__).parent
 MESHES = ["seeds=1", "seeds=2,agents=1", "seeds=1,agents=4", "seeds=2,agents=4"]  # 1, 2, 4 and 8 devices
@@ -75,7 +77,7 @@ def trained(tmp_path_factory):
 
 def test_the_mesh_does_not_change_the_numbers(trained):
     """1, 2, 4 and 8 devices, 9 agents that do not divide evenly: equal to 1e-5 after 20 iterations."""
-    assert np.load(trained / "seeds=1.npz")["return"].shape == (2, 20)
+    assert np.load(trained / "seeds=1.npz")["returns"].shape == (2, 20)
     for mesh in MESHES[1:]:
         assert_close(trained, MESHES[0], mesh, 1e-5)
 
@@ -93,7 +95,7 @@ def test_two_processes_train_are_interrupted_and_resume(trained, tmp_path):
     assert_close(tmp_path, "whole-0", "whole-1", 0.0)
     (tmp_path / "one.npz").write_bytes((trained / "seeds=1.npz").read_bytes())
     assert_close(tmp_path, "one", "whole-0", 1e-5)
-    assert jb.load_run(tmp_path / "run").metrics["return"].shape == (2, 20)
+    assert jb.load_run(tmp_path / "run").metrics["returns"].shape == (2, 20)
 
 
 @pytest.mark.slow
@@ -125,9 +127,9 @@ def test_a_run_resumes_on_another_mesh(tmp_path):
     """Checkpoints hold runs of their own shape: what five agents on two devices began, two seeds' devices finish."""
     config = resolve(agents=5, byzantine=1, N=4, B=2, p=0.5, horizon=8, hidden=(3,), trajectories=60, kappa="2",
                      seeds=3, attack="avg-zero")  # fmt: skip
-    with pytest.raises(jb.experiment.Interrupted):
-        jb.experiment.run(config, tmp_path / "run", StopAt(8), checkpoint_every=8, mesh="agents=2")
-    done, whole = jb.experiment.resume(tmp_path / "run", mesh="seeds=2"), jb.experiment.run(config, mesh="seeds=1")
+    with pytest.raises(experiment.Interrupted):
+        experiment.run(config, tmp_path / "run", StopAt(8), checkpoint_every=8, mesh="agents=2")
+    done, whole = experiment.resume(tmp_path / "run", mesh="seeds=2"), experiment.run(config, mesh="seeds=1")
     for name, values in whole.policy.items():
         np.testing.assert_allclose(done.policy[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
 
@@ -152,10 +154,10 @@ def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_p
     resumed = together(2, "-m", "jaxbyz", "resume", str(out), "--distributed", "--quiet")
     assert "resuming" in finish(resumed[0])
     finish(resumed[1])
-    whole = jb.experiment.run(resolve(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), p=0.5, kappa="2",
+    whole = experiment.run(resolve(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), p=0.5, kappa="2",
                                       seeds=2, attack="avg-zero", trajectories=900))  # fmt: skip
     done = jb.load_run(out)
-    np.testing.assert_allclose(done.metrics["return"], whole.metrics["return"], rtol=1e-5)
+    np.testing.assert_allclose(done.metrics["returns"], whole.metrics["returns"], rtol=1e-5)
     np.testing.assert_allclose(done.policy["last"], whole.policy["last"], rtol=1e-4, atol=1e-5)
 
 
@@ -203,12 +205,13 @@ def test_bytes_moved_are_those_of_the_program(options, name):
 
 def test_places():
     """Seven agents on three devices: the last places repeat the last agent, and gathering drops them."""
-    assert Places(7).here == 7 and Places(7).mine(jnp.arange(7)).shape == (7,) and float(Places(7).moved(5)) == 0
-    assert Places(7, 3).here == 3 and float(Places(7, 3).moved(5)) == 3 * 2 * 5 * 4
+    assert Places(7).per_device == 7 and Places(7).local(jnp.arange(7)).shape == (7,)
+    assert float(Places(7).bytes_moved(5)) == 0
+    assert Places(7, 3).per_device == 3 and float(Places(7, 3).bytes_moved(5)) == 3 * 2 * 5 * 4
     places, mesh = Places(3, 2), make_mesh(Shape(1, 2))
 
     def there_and_back(x):
-        mine = places.mine({"a": x, "b": x[:, :1] * 2})
+        mine = places.local({"a": x, "b": x[:, :1] * 2})
         return places.gather(mine), places.first(mine)["a"], mine["a"]
 
     spread = jax.shard_map(

@@ -29,7 +29,7 @@ def test_there_are_five():
 def test_notebook_runs(path, monkeypatch, registries_restored, tmp_path, capsys):
     monkeypatch.setenv("JAXBYZ_QUICK", "1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("jaxbyz.backend.prepare", lambda: None)  # the tests' devices and cache stay
+    monkeypatch.setattr("jaxbyz.accelerate.platform.prepare", lambda: None)  # the tests' devices and cache stay
     names = {"__name__": "__main__"}
     with matplotlib.rc_context():
         exec(compile(path.read_text(), str(path), "exec"), names)

@@ -34,19 +34,19 @@ def test_import_is_light():
     code = "import sys, json, jaxbyz; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not [name for name in HEAVY if name in loaded]
-    assert "jax" not in loaded and "jaxbyz.config" not in loaded
+    assert "jax" not in loaded and "jaxbyz.experiments.config" not in loaded
 
 
 def test_using_the_library_loads_no_optional_package():
     """All public names together: no picture, notebook or logging package, but for what gymnax itself brings."""
     code = (
         "import sys, json, gymnax; before = set(sys.modules)\n"
-        "import jaxbyz, jaxbyz.experiment, jaxbyz.cli\n"
+        "import jaxbyz, jaxbyz.experiments.run, jaxbyz.cli\n"
         "for name in jaxbyz.__all__: getattr(jaxbyz, name)\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert "jaxbyz.algorithms" in loaded
+    assert "jaxbyz.algorithms.decbyzpg" in loaded
     assert not [
         name for name in loaded if name.split(".")[0] in ("matplotlib", "PIL", "tensorboardX", "IPython", "shtab")
     ]

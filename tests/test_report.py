@@ -15,13 +15,13 @@ from report_folders import altered, make_folders
 from scipy import stats
 
 import jaxbyz as jb
-from jaxbyz import experiment
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from
-from jaxbyz.presets import PRESETS
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments.presets import PRESETS
 from jaxbyz.report import plots
+from jaxbyz.report.agreement_rounds import plane, replay
 from jaxbyz.report.html import page, page_data
-from jaxbyz.report.replay import plane, replay
 from jaxbyz.report.runs import command, label, labels, load_runs, shares_over_time, table_of
 from jaxbyz.report.statistics import interquartile_mean, stratified_iqm
 
@@ -40,7 +40,7 @@ def late_mean(folder):
     """Final return of each seed straight from metrics.npz: the mean over the last 5 % of trajectories."""
     with np.load(folder / "metrics.npz") as data:
         late = data["trajectories"] >= 0.95 * data["trajectories"][:, -1:]
-        return np.array([row[keep].mean() for row, keep in zip(data["return"], late, strict=True)])
+        return np.array([row[keep].mean() for row, keep in zip(data["returns"], late, strict=True)])
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_the_command_repeats_the_configuration(preset):
 
 def test_replay_is_the_run(runs):
     run = runs[0]
-    T = run.metrics["return"].shape[1]
+    T = run.metrics["returns"].shape[1]
     trace = replay(run.config, seed=1, iterations=T + 5)
     assert trace.parameters.shape == (T, 3, 5, run.policy["last"].shape[-1])
     np.testing.assert_array_equal(trace.byzantine, run.metrics["byzantine"][1])
@@ -269,7 +269,7 @@ def test_the_page_holds_the_numbers_of_the_files(folders, tmp_path):
         assert shown["final"] == pytest.approx({"mean": final.mean(), "std": final.std(), "worst": final.min()})
         assert shown["config"]["aggregator"] == run.config.aggregator and shown["machine"] == run.environment
         x, y = plots.smoothed(run.metrics, 4)
-        curve = shown["curves"]["return"]
+        curve = shown["curves"]["returns"]
         assert curve["x"] == x.tolist()
         np.testing.assert_allclose(curve["mean"], [y.mean(0), y.mean(0) - y.std(0), y.mean(0) + y.std(0)], rtol=1e-5)
         np.testing.assert_allclose(curve["seeds"], y, rtol=1e-4)
@@ -292,7 +292,7 @@ def test_numbers_that_are_missing_are_null(runs):
     broken = dict(runs[0].metrics)
     broken["byzantine_weight"] = np.full_like(broken["byzantine_weight"], np.nan)
     broken["shares"] = np.full_like(broken["shares"], np.nan)
-    broken["return"] = np.full_like(broken["return"], np.inf)
+    broken["returns"] = np.full_like(broken["returns"], np.inf)
     broken["diameter"] = np.full_like(broken["diameter"], np.nan)
     data = page_data([runs[0]._replace(metrics=broken)])
     assert data["runs"][0]["final"]["mean"] is None and data["runs"][0]["diameter"] is None
@@ -321,12 +321,12 @@ class Recorder:
 
 
 def test_reporters_are_told_what_the_files_hold(runs, tmp_path):
-    from jaxbyz.reporters import TensorBoard, Together
+    from jaxbyz.experiments.reporters import TensorBoard, Together
 
     recorder = Recorder()
     config = replace(runs[0].config, trajectories=80)  # two segments
     done = experiment.run(config, reporter=Together(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
-    T = done.metrics["return"].shape[1]
+    T = done.metrics["returns"].shape[1]
     assert len(recorder.told) == 2
     last = recorder.told[-1]
     assert (last.iteration, last.iterations) == (T, T) and recorder.left == (None, None, None)
@@ -335,9 +335,9 @@ def test_reporters_are_told_what_the_files_hold(runs, tmp_path):
     assert last.trajectories == done.metrics["trajectories"][0, -1]
     written = scalars(tmp_path / "board")
     spent = done.metrics["trajectories"][0].tolist()
-    steps, values = zip(*written["return"], strict=True)
+    steps, values = zip(*written["returns"], strict=True)
     assert list(steps) == spent
-    np.testing.assert_allclose(values, done.metrics["return"].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(values, done.metrics["returns"].mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose([v for _, v in written["seed-8/diameter"]], done.metrics["diameter"][1], rtol=1e-6)
 
 
@@ -357,7 +357,7 @@ def scalars(folder):
 
 
 def test_a_failing_reporter_leaves_the_others(runs):
-    from jaxbyz.reporters import Together
+    from jaxbyz.experiments.reporters import Together
 
     class Broken(Recorder):
         def update(self, progress):
@@ -371,7 +371,7 @@ def test_a_failing_reporter_leaves_the_others(runs):
 
 def test_plain_lines_say_how_it_goes(capsys):
     from jaxbyz.cli.progress import Lines
-    from jaxbyz.reporters import Progress
+    from jaxbyz.experiments.reporters import Progress
 
     lines = Lines(total=100, every=0.0)
     with lines:
@@ -390,7 +390,7 @@ def test_the_bar_says_how_it_goes(monkeypatch):
     import rich.console
 
     from jaxbyz.cli.progress import Bar
-    from jaxbyz.reporters import Progress
+    from jaxbyz.experiments.reporters import Progress
 
     screen, console = io.StringIO(), rich.console.Console
     monkeypatch.setattr(

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from jaxbyz.cli import main
-from jaxbyz.config import build, resolve, to_dict
-from jaxbyz.estimators import importance_weights
-from jaxbyz.registry import UsageError
-from jaxbyz.reproduction.apart import reason
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import build, resolve, to_dict
 from jaxbyz.reproduction.claims import claims, late
 from jaxbyz.reproduction.drawing import curve_table, decided
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, chosen, paper_curve, parts_of
 from jaxbyz.reproduction.parts import Part, configuration, load_parts
-from jaxbyz.rollout import collect
+from jaxbyz.reproduction.subprocesses import reason
+from jaxbyz.sampling.estimators import importance_weights
+from jaxbyz.sampling.rollout import collect
 
 TINY = ["--trajectories", "8", "--seeds", "2", "--quiet"]
 

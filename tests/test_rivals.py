@@ -10,13 +10,13 @@ import pytest
 
 import jaxbyz as jb
 from jaxbyz.algorithms import Metrics, byz_vr_marina_pg, fedpg_br, svrpg
-from jaxbyz.config import resolve
-from jaxbyz.environments import tabular
-from jaxbyz.estimators import Estimator, estimate, whitened_coefficients
-from jaxbyz.experiment import environment_steps
-from jaxbyz.registry import UsageError
-from jaxbyz.rollout import collect
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.run import environment_steps
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
+from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling.estimators import Estimator, estimate, whitened_coefficients
+from jaxbyz.sampling.rollout import collect
 from jaxbyz.training import algorithm_coins
 
 ENV, POLICY = tabular.environment(), tabular.policy()

@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz import Interference, estimators, make_environment, mlp_policy, page, strips
-from jaxbyz.environments import ActionSpace, Environment, Step, tabular
-from jaxbyz.estimators import Estimator, estimate, importance_weights
-from jaxbyz.rollout import CHUNK, Episodes, collect
+from jaxbyz import Interference, make_environment, mlp_policy
+from jaxbyz.accelerate import living as strips
+from jaxbyz.environments import ActionSpace, Environment, Step
+from jaxbyz.sampling import estimators, page
+from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling.estimators import Estimator, estimate, importance_weights
+from jaxbyz.sampling.rollout import CHUNK, Episodes, collect
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -259,7 +262,7 @@ def test_rewards_that_lie_have_a_stream_of_their_own():
 
 
 def test_evaluation_uses_no_key_of_training():
-    from jaxbyz.experiment import evaluation_keys
+    from jaxbyz.experiments.run import evaluation_keys
 
     data = jax.random.key_data(evaluation_keys(5, 4))
     used = jax.random.key_data(jax.random.split(jax.random.key(5), 10))

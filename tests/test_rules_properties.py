@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxbyz as jb
-from jaxbyz.backend import on_cpu
+from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.sorting_networks import _in_parts, _staged_sort, comparators, median_rows, ranked_rows
 from jaxbyz.rules import Receiver, aggregators, bucketing, nnm, rfa
-from jaxbyz.rules.diameter import _by_levels, _by_search
 from jaxbyz.rules.distances import _bisected, lowest, neighbour_sums, squared_distances
+from jaxbyz.rules.mda import _by_levels, _by_search
 from jaxbyz.rules.signguard import SHIFTS, largest_cluster
 from jaxbyz.rules.smea import filtered_subset, scatter_values
-from jaxbyz.rules.sorting import _in_parts, _staged_sort, comparators, median_rows, ranked_rows
 
 K, D, F = 9, 3, 2
 numbers = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
@@ -254,7 +254,7 @@ def test_network_sorts(n):
 
 
 def test_staged_network_sorts(monkeypatch):
-    monkeypatch.setattr("jaxbyz.rules.sorting.TILE", 8)
+    monkeypatch.setattr("jaxbyz.accelerate.sorting_networks.TILE", 8)
     x = np.random.default_rng(1).normal(size=(21, 19)).astype(np.float32)
     np.testing.assert_array_equal(jax.jit(_staged_sort)(x), np.sort(x, axis=0))
 
@@ -279,19 +279,23 @@ def test_rows_written_out_in_columns_or_in_stages_give_the_same(rule, monkeypatc
         return jb.aggregate(rule, jax.random.key(0), x, byzantine=9)
 
     expected = jax.jit(aggregate)(x)
-    monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 32)
-    monkeypatch.setattr("jaxbyz.rules.sorting.COLUMNS", 7)
+    monkeypatch.setattr("jaxbyz.accelerate.sorting_networks.NETWORK_LIMIT", 32)
+    monkeypatch.setattr("jaxbyz.accelerate.sorting_networks.COLUMNS", 7)
     monkeypatch.setattr("jaxbyz.rules.base.GROUP", 15)
     columns, stages = [], []
-    monkeypatch.setattr("jaxbyz.rules.sorting._in_parts", lambda f, *rest: columns.append(f) or _in_parts(f, *rest))
-    monkeypatch.setattr("jaxbyz.rules.sorting._staged_sort", lambda x: stages.append(x) or _staged_sort(x))
+    monkeypatch.setattr(
+        "jaxbyz.accelerate.sorting_networks._in_parts", lambda f, *rest: columns.append(f) or _in_parts(f, *rest)
+    )
+    monkeypatch.setattr(
+        "jaxbyz.accelerate.sorting_networks._staged_sort", lambda x: stages.append(x) or _staged_sort(x)
+    )
     alone = jax.jit(lambda x: aggregate(x))(x)
     assert columns and (not stages or rule == "rfa")  # RFA also ranks n numbers
     batch = jax.jit(jax.vmap(aggregate))(x[None])[0]
     assert stages
     for module in ("base", "coordinatewise", "distances", "sorting"):
         monkeypatch.setattr(f"jaxbyz.rules.{module}.on_cpu", lambda: False)
-    monkeypatch.setattr("jaxbyz.rules.sorting.small_loops_are_whole", lambda: False)
+    monkeypatch.setattr("jaxbyz.accelerate.sorting_networks.small_loops_are_fused", lambda: False)
     gpu = jax.jit(lambda x: aggregate(x))(x)
     for found in (alone, batch, gpu):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -311,8 +315,8 @@ def test_large_messages_are_not_copied_unless_one_is_unusable(rule, monkeypatch)
 @pytest.mark.parametrize("rule", ["rfa", "rfa:start=zero", "trimmed-mean", "centered-clipping"])
 def test_gradients_of_many_messages(rule, monkeypatch):
     """Backwards, of more messages than RFA's short way, networks and sums written out take: against differences."""
-    monkeypatch.setattr("jaxbyz.rules.sorting.NETWORK_LIMIT", 12)
-    monkeypatch.setattr("jaxbyz.rules.sorting.COLUMNS", 2)
+    monkeypatch.setattr("jaxbyz.accelerate.sorting_networks.NETWORK_LIMIT", 12)
+    monkeypatch.setattr("jaxbyz.accelerate.sorting_networks.COLUMNS", 2)
     monkeypatch.setattr("jaxbyz.rules.base.GROUP", 8)
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(7).normal(size=(20, 9)))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz.agreements import agreements
+from jaxbyz.protocol.agreements import agreements
 from jaxbyz.rules import Receiver, aggregators, chain, pre_aggregators
 
 K, D = 9, 6

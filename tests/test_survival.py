@@ -26,11 +26,13 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz import checkpoints, experiment, results
 from jaxbyz.algorithms import algorithms
 from jaxbyz.cli import main
-from jaxbyz.config import resolve
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments import checkpoints
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments import run_folder as results
+from jaxbyz.experiments.config import resolve
 
 TINY = dict(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), trajectories=20, p=0.5, kappa="2", seeds=2,
             attack="avg-zero")  # fmt: skip
@@ -435,9 +437,9 @@ def test_arrays_of_the_wrong_kind_are_refused(tmp_path, config, whole, capsys):
         ({}, {"best": np.array([["x"]])}, "policy.npz: best is <U1[1, 1]"),
         ({}, {"sampled": np.zeros((2, 4, 23), np.float32)}, "policy.npz: sampled is float32[2, 4, 23]"),
         ({}, {"sampled": None}, "policy.npz: sampled is missing"),
-        ({"return": None}, {}, "metrics.npz: return is missing"),
-        ({"return": np.zeros(3)}, {}, "metrics.npz: return is float64[3]"),
-        ({"return": np.zeros((2, 0))}, {}, "metrics.npz: "),
+        ({"returns": None}, {}, "metrics.npz: returns is missing"),
+        ({"returns": np.zeros(3)}, {}, "metrics.npz: returns is float64[3]"),
+        ({"returns": np.zeros((2, 0))}, {}, "metrics.npz: "),
         ({"ess": np.array([["a"]])}, {}, "metrics.npz: ess is <U1[1, 1]"),
         ({"ess": np.zeros((1, 3))}, {}, "metrics.npz: ess is float64[1, 3]"),
     ):
@@ -526,14 +528,14 @@ def test_the_mesh_of_seeds_is_kept_too(stopped):
 @pytest.mark.slow
 def test_a_run_keeps_the_mesh_that_was_chosen_for_it(tmp_path, monkeypatch):
     """Begun with its agents on two devices, resumed where one run would get a single one; or where two do not exist."""
-    from jaxbyz import meshes
+    from jaxbyz.protocol import placement as meshes
 
     config = resolve(**{**TINY, "seeds": 1})
     interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
     assert checkpoints.read_options(tmp_path / "run") == {"checkpoint_every": 3, "chosen_mesh": "seeds=1,agents=2"}
     shapes = []
     made = meshes.make_mesh
-    monkeypatch.setattr("jaxbyz.training.make_mesh", lambda shape: shapes.append(shape) or made(shape))
+    monkeypatch.setattr("jaxbyz.training.run.make_mesh", lambda shape: shapes.append(shape) or made(shape))
     monkeypatch.setenv("XLA_FLAGS", "")
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     resumed(tmp_path / "run")

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz import experiment, results
 from jaxbyz.cli import main
-from jaxbyz.config import resolve
-from jaxbyz.registry import UsageError
-from jaxbyz.sweep import load_sweep, member_name, run_sweep
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments import run_folder as results
+from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.sweep import load_sweep, member_name, run_sweep
 
 FILE = """
 checkpoint_every = 2
@@ -124,7 +125,7 @@ def test_a_sweep_goes_on_and_survives_a_failing_member(swept):
     alone = experiment.run(resolve(**sweep.members["seed=7,kappa=2"]))
     stored = jb.load_run(out / "seed=7,kappa=2")
     np.testing.assert_array_equal(stored.policy["last"], alone.policy["last"])
-    np.testing.assert_array_equal(stored.metrics["return"], alone.metrics["return"])
+    np.testing.assert_array_equal(stored.metrics["returns"], alone.metrics["returns"])
 
 
 def test_the_table_says_how_members_ended(swept, capsys):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz.environments import tabular
+from jaxbyz.sampling import tabular_mdp as tabular
 
 spec = importlib.util.spec_from_file_location("theory", Path(__file__).parent.parent / "benchmarks" / "theory.py")
 theory = importlib.util.module_from_spec(spec)

@@ -16,9 +16,9 @@ from jaxbyz.attacks.base import (
     sent,
     tried,
 )
+from jaxbyz.attacks.dissensus import dissensus
 from jaxbyz.attacks.environment import constant_action, reward_flip, reward_shuffle
 from jaxbyz.attacks.gradient_found import gradient_found
-from jaxbyz.attacks.graphs import dissensus
 from jaxbyz.attacks.line_search import opt_alie, opt_ipm
 from jaxbyz.attacks.paper import avg_zero, large_noise, no_attack, random_action
 from jaxbyz.attacks.simple import fedpg_br, fedpg_br_noise, gaussian, inf, ipm, nan, sign_flip, zero

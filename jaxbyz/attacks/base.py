@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 
 Memory = Any  # a pytree of arrays the adversary carries from iteration to iteration; () for none
 
@@ -73,6 +73,10 @@ class Attack(NamedTuple):
     equivocates: bool = False
     init: Callable[[int, int], Memory] = lambda K, D: ()
     remember: Callable[[View], Memory] = lambda view: view.memory
+
+    def interference(self, actions: Any) -> Interference | None:
+        """Return what Byzantine agents do in an environment with this action space; None if they behave there."""
+        return None if self.interfere is None else self.interfere(actions)
 
 
 def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> Attack:

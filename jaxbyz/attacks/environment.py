@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Interference
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 
 
 def constant_action(*, action: float = 0.0) -> Attack:

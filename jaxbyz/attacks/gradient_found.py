@@ -23,7 +23,7 @@ from jaxbyz.attacks.base import (
 )
 from jaxbyz.attacks.line_search import SAMPLES, length, scales
 from jaxbyz.attacks.statistical import DIRECTIONS, alie_z, furthest_by_max, furthest_by_sum, perturbation
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 
 OBJECTIVES = ("distance", "inner", "diameter")
 FAR = 1e4  # how far the ascent may carry a lie, in honest spreads; starts may lie farther

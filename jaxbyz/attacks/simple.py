@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Place, View, honest_mean, honest_squares, on_messages, same_for_all
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 
 
 def sign_flip(*, scale: float = 1.0, of: str = "own", on: Place = "gradients", equivocate: bool = False) -> Attack:

@@ -8,18 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.attacks.base import (
-    Attack,
-    Place,
-    View,
-    honest_mean,
-    honest_squares,
-    honest_std,
-    on_messages,
-    same_for_all,
-)
+from jaxbyz.attacks.base import Attack, Place, View, honest_mean, honest_squares, honest_std, on_messages, same_for_all
 from jaxbyz.attacks.line_search import length
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 
 DIRECTIONS = ("std", "unit", "sign")
 

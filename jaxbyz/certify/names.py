@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from jaxbyz.agreements import agreements
-from jaxbyz.api import make_rule
-from jaxbyz.registry import UsageError, parse_spec
+from jaxbyz.components import make_rule
+from jaxbyz.errors import UsageError
+from jaxbyz.protocol.agreements import agreements
+from jaxbyz.registry import parse_spec
 from jaxbyz.rules import Rule, aggregators, check_rule, pre_aggregators
 
 AGREEMENT = "agreement/"  # prefix: `mda` is the aggregator, `agreement/mda` the agreement

@@ -13,7 +13,7 @@ import numpy as np
 from jaxbyz.certify import aggregators, agreements
 from jaxbyz.certify.bounds import contraction_bound, drift_bound, ratio_bound
 from jaxbyz.certify.names import AGREEMENT, every_rule, limit_of, refusal
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def build_parser(only: str | None = None) -> Parser:
 
 def import_components(arguments: Sequence[str]) -> list[str]:
     """Import what every `--import FILE` names, and hand back the other arguments."""
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
 
     first = Parser(add_help=False, allow_abbrev=False)
     first.add_argument("--import", dest="sources", action="append", default=[])
@@ -78,13 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
-    from jaxbyz.backend import prepare
-    from jaxbyz.registry import UsageError
+    from jaxbyz.accelerate.setup import prepare
+    from jaxbyz.errors import UsageError
 
     prepare()
     try:
         if "--distributed" in arguments:  # before anything is imported that starts JAX
-            from jaxbyz.distributed import initialise
+            from jaxbyz.training.processes import initialise
 
             initialise()
         arguments = import_components(arguments)

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Certify and print; exit code 0 whatever was found, for a broken rule is a result."""
     from jaxbyz.certify import Budget, certify, format_table
     from jaxbyz.cli.train import say
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
 
     for name in ("starts", "climbers", "steps", "dimension"):
         value = getattr(arguments, name)

@@ -21,9 +21,9 @@ def examine() -> dict[str, Any]:
     """Everything the command prints; `problems` is a list of lines, each saying what to do."""
     import jax
 
-    from jaxbyz.backend import available_cores
+    from jaxbyz.accelerate.setup import available_cores
     from jaxbyz.cli import OPTIONAL
-    from jaxbyz.results import describe_environment
+    from jaxbyz.experiments.run_folder import describe_environment
 
     try:
         described = describe_environment()

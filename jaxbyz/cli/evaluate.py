@@ -21,9 +21,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
-    from jaxbyz.experiment import evaluate
-    from jaxbyz.registry import UsageError
-    from jaxbyz.results import load_run
+    from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.run import evaluate
+    from jaxbyz.experiments.run_folder import load_run
 
     data = load_run(arguments.folder)
     if not data.policy:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     outcome = evaluate(
         data.config, parameters[:, arguments.agent], arguments.episodes, arguments.seed, arguments.greedy
     )
-    means = outcome["return"].mean(axis=1)
+    means = outcome["returns"].mean(axis=1)
     if arguments.json:
         values = {"mean": float(means.mean()), "std": float(means.std()), "seeds": [float(m) for m in means]}
         print(
@@ -45,6 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     print(f"{data.config.env}, {which} parameters of agent {arguments.agent}, {arguments.episodes} episodes a seed")
-    for seed, row in enumerate(outcome["return"]):
+    for seed, row in enumerate(outcome["returns"]):
         print(f"  seed {data.config.seed + seed}: return {row.mean():.1f} ± {row.std():.1f}, worst {row.min():.1f}")
     return 0

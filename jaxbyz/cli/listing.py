@@ -13,11 +13,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def catalogue() -> dict[str, dict[str, str]]:
     """kind -> name -> line."""
-    from jaxbyz.agreements import agreements
     from jaxbyz.algorithms import algorithms
     from jaxbyz.attacks import attacks
     from jaxbyz.environments import environments
-    from jaxbyz.presets import PRESETS
+    from jaxbyz.experiments.presets import PRESETS
+    from jaxbyz.protocol.agreements import agreements
     from jaxbyz.rules import aggregators, pre_aggregators
 
     kinds = {

@@ -8,8 +8,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from jaxbyz.config import FIELDS, Config, resolve
-from jaxbyz.presets import PRESETS
+from jaxbyz.experiments.config import FIELDS, Config, resolve
+from jaxbyz.experiments.presets import PRESETS
 
 
 def widths(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", metavar="DIR", nargs="+", help="run folders, or folders of them")
     parser.add_argument("--kind", choices=KINDS, default="curves", help=_choices())
     parser.add_argument("--out", metavar="FILE", help="picture to write, .png, .svg or .pdf (default: KIND.png)")
-    parser.add_argument("--metric", default="return", help="curves: return, diameter, ess, byzantine_weight, …")
+    parser.add_argument("--metric", default="returns", help="curves: return, diameter, ess, byzantine_weight, …")
     parser.add_argument("--width", type=int, default=100, help="curves: trajectories a point averages (default 100)")
     parser.add_argument(
         "--statistic", default="mean", choices=("mean", "iqm"),
@@ -35,7 +35,7 @@ def _choices() -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw and say where."""
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
     from jaxbyz.report import plots
     from jaxbyz.report.runs import labels, load_runs
     from jaxbyz.report.tables import LEVELS, comparison
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.width < 1 or arguments.iterations < 1:
         raise UsageError(f"width={arguments.width}, iterations={arguments.iterations}: must be at least 1")
     if kind == "agreement":
-        from jaxbyz.report.replay import replay
+        from jaxbyz.report.agreement_rounds import replay
 
         trace = replay(runs[0].config, arguments.run_seed, arguments.iterations)
         print(plots.agreement_animation(trace, out))

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from jaxbyz.reporters import Progress, Reporter
+from jaxbyz.experiments.reporters import Progress, Reporter
 
 
 class Pace:

@@ -24,9 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Play, draw, and say where."""
     from jaxbyz.environments.rendering import drawable, save_gif, save_strip
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.run_folder import load_run, writing
     from jaxbyz.report.episodes import film
-    from jaxbyz.results import load_run, writing
 
     data = load_run(arguments.folder)
     if data.config.env not in drawable():

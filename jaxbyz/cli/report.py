@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and say where."""
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
     from jaxbyz.report.html import write_report
     from jaxbyz.report.runs import load_runs
 

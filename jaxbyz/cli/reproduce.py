@@ -33,11 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs > 1:  # processes that share a GPU, this one among them, may not take most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.cli.progress import make_progress
-    from jaxbyz.registry import UsageError
-    from jaxbyz.reproduction.apart import run_apart
+    from jaxbyz.errors import UsageError
     from jaxbyz.reproduction.drawing import draw, write_table
     from jaxbyz.reproduction.figures import chosen, parts_of
     from jaxbyz.reproduction.parts import configuration, load_parts, part_file, run_part
+    from jaxbyz.reproduction.subprocesses import run_apart
 
     figures = chosen(arguments.figure)
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:

@@ -15,10 +15,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resume; exit codes as for `jaxbyz train`."""
-    from jaxbyz import experiment
     from jaxbyz.cli.train import keep_quiet, manner, reported, reporter_for, say
-    from jaxbyz.distributed import leads
-    from jaxbyz.results import load_config
+    from jaxbyz.experiments import run as experiment
+    from jaxbyz.experiments.run_folder import load_config
+    from jaxbyz.training.processes import leads
 
     keep_quiet(arguments)
     reporter = reporter_for(load_config(arguments.out), arguments)

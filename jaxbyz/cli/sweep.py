@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxbyz.sweep import Outcome
+    from jaxbyz.experiments.sweep import Outcome
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the sweep; 0 when every member is finished or being worked on, 1 when some failed or went non-finite."""
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.cli.train import say
-    from jaxbyz.experiment import Interrupted
-    from jaxbyz.registry import UsageError
-    from jaxbyz.sweep import load_sweep, run_sweep
+    from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.run import Interrupted
+    from jaxbyz.experiments.sweep import load_sweep, run_sweep
 
     sweep = load_sweep(arguments.file)
     out = arguments.out or sweep.out

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from jaxbyz.config import Config
-    from jaxbyz.experiment import Experiment
-    from jaxbyz.reporters import Reporter
+    from jaxbyz.experiments.config import Config
+    from jaxbyz.experiments.reporters import Reporter
+    from jaxbyz.experiments.run import Experiment
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +45,8 @@ def add_reporting_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train; 0 when all went well, 2 for a mistake in the options or a folder that cannot be written, 3 when
     honest agents of a seed became non-finite, 128 + number when a signal stopped it and it can be resumed."""
-    from jaxbyz import experiment
     from jaxbyz.cli.options import config_from, options_given
+    from jaxbyz.experiments import run as experiment
 
     keep_quiet(arguments)
     config = config_from(arguments)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def ignored(config: Config, given: dict[str, Any]) -> Iterator[str]:
     """A line for each option that will make no difference."""
-    from jaxbyz.config import rule_spec
+    from jaxbyz.experiments.config import rule_spec
 
     if config.byzantine == 0 and given.get("attack", "none") != "none":
         yield f"attack={given['attack']}: nobody is Byzantine (--byzantine), so nobody attacks"
@@ -73,7 +73,7 @@ def ignored(config: Config, given: dict[str, Any]) -> Iterator[str]:
 
 def keep_quiet(arguments: argparse.Namespace) -> None:
     """Of several processes only the first speaks."""
-    from jaxbyz.distributed import leads
+    from jaxbyz.training.processes import leads
 
     if arguments.distributed and not leads():
         arguments.quiet, arguments.json, arguments.tensorboard = True, False, None
@@ -87,7 +87,7 @@ def manner(arguments: argparse.Namespace) -> dict[str, Any]:
 def reporter_for(config: Config, arguments: argparse.Namespace) -> Reporter:
     """The terminal's progress, and TensorBoard if asked for."""
     from jaxbyz.cli.progress import make_progress
-    from jaxbyz.reporters import TensorBoard, Together
+    from jaxbyz.experiments.reporters import TensorBoard, Together
 
     progress = make_progress(config.trajectories, arguments.quiet)
     if arguments.tensorboard is None:
@@ -97,8 +97,8 @@ def reporter_for(config: Config, arguments: argparse.Namespace) -> Reporter:
 
 def reported(arguments: argparse.Namespace, work: Callable[[], Experiment]) -> int:
     """Do the work, print how it went, choose the exit code."""
-    from jaxbyz.experiment import Interrupted
-    from jaxbyz.registry import UsageError
+    from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.run import Interrupted
 
     started = time.monotonic()
     try:
@@ -122,7 +122,7 @@ def say(line: str) -> None:
 
 def lost(arguments: argparse.Namespace, error: Exception) -> NoReturn:
     """End at once: the others are gone, and JAX would wait for them at the door."""
-    from jaxbyz.registry import first_line
+    from jaxbyz.errors import first_line
 
     again = f"; `jaxbyz resume {arguments.out} --distributed` with all of them goes on" if arguments.out else ""
     say(f"lost another process ({first_line(error)[:200]}){again}")

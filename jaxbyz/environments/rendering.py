@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxbyz.environments.lunar_lander import HEIGHT, WIDTH
-from jaxbyz.environments.lunar_lander_collision import HULL, LEG, SEGMENT_LENGTH
+from jaxbyz.environments.lunar_lander.collision import HULL, LEG, SEGMENT_LENGTH
+from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw

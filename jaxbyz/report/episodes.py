@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz.config import Config, build
-from jaxbyz.environments.playback import play
 from jaxbyz.environments.rendering import draw_frames
+from jaxbyz.experiments.config import Config, build
+from jaxbyz.sampling.playback import play
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.config import agrees, registered, to_dict
 from jaxbyz.environments.rendering import drawable, save_gif
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import agrees, registered, to_dict
+from jaxbyz.experiments.run_folder import RunData, writing
 from jaxbyz.report import plots
+from jaxbyz.report.agreement_rounds import replay
 from jaxbyz.report.episodes import film
-from jaxbyz.report.replay import replay
 from jaxbyz.report.runs import check_same_environment, command, labels, rule_name, shares_over_time, table_of
 from jaxbyz.report.statistics import mean_and_std, stratified_iqm
 from jaxbyz.report.tables import LEVELS, final_returns, smoothed, trajectories_of_mean
-from jaxbyz.results import RunData, writing
 
 POINTS = 300  # a curve has at most so many
 FRAMES = 120  # an animated episode, too
-HIDDEN = ("trajectories", "coin", "finite")  # metrics that say nothing as a curve
+HIDDEN = ("trajectories", "batch", "coin", "finite")  # metrics that say nothing as a curve
 
 
 def write_report(
@@ -110,7 +110,7 @@ def _run(run: RunData, name: str, width: int, levels: Sequence[float]) -> dict[s
         "final": {"mean": _number(final.mean()), "std": _number(final.std()), "worst": _number(final.min())},
         "seeds": _list(final),
         "trajectories": int(run.metrics["trajectories"][:, -1].max()),
-        "iterations": int(run.metrics["return"].shape[1]),
+        "iterations": int(run.metrics["returns"].shape[1]),
         "reached": [_number(trajectories_of_mean(run.metrics, level)) for level in levels],
         "diameter": _number(np.max(run.metrics["diameter"][:, -1])),
         "megabytes": _number(np.sum(run.metrics["bytes_sent"]) / len(final) / 1e6),
@@ -128,13 +128,13 @@ def _curve(run: RunData, metric: str, width: int) -> dict[str, Any]:
     """One metric on a grid of trajectories: mean and interquartile mean with their bands, and every seed."""
     spent = run.metrics["trajectories"]
     width = max(width, math.ceil(float(spent[:, -1].min()) / POINTS))
-    x, y = smoothed({"trajectories": spent, "return": run.metrics[metric]}, width)
+    x, y = smoothed({"trajectories": spent, "returns": run.metrics[metric]}, width)
     mean, iqm = mean_and_std(y), stratified_iqm([y], resamples=500)
     return {
         "x": _list(x),
         "mean": [_list(values, 6) for values in mean],
         "iqm": [_list(values, 6) for values in iqm],
-        "seeds": [_list(row, 5) for row in y] if metric == "return" else [],
+        "seeds": [_list(row, 5) for row in y] if metric == "returns" else [],
     }
 
 

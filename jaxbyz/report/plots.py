@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.registry import UsageError
-from jaxbyz.report.replay import Trace, plane
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.run_folder import writing
+from jaxbyz.report.agreement_rounds import Trace, plane
 from jaxbyz.report.runs import Finished, check_same_environment, label, labels, rule_name, shares_over_time, table_of
 from jaxbyz.report.statistics import SPREADS
 from jaxbyz.report.tables import smoothed
-from jaxbyz.results import writing
 
 # Okabe and Ito's palette, told apart with every common colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -78,7 +78,7 @@ def _spread(statistic: str) -> Any:
 def learning_curves(
     runs: Sequence[Finished],
     *,
-    metric: str = "return",
+    metric: str = "returns",
     width: int = 100,
     title: str | None = None,
     statistic: str = "mean",
@@ -87,10 +87,10 @@ def learning_curves(
     environment = check_same_environment(runs)
     drawing, axes = figure()
     for name, run in zip(labels(runs), runs, strict=True):
-        x, y = smoothed({"trajectories": run.metrics["trajectories"], "return": metric_of(run, metric)}, width)
+        x, y = smoothed({"trajectories": run.metrics["trajectories"], "returns": metric_of(run, metric)}, width)
         curve(axes, x, y, name, statistic)
     axes.set_xlabel("trajectories per agent")
-    axes.set_ylabel("return of honest agents" if metric == "return" else metric.replace("_", " "))
+    axes.set_ylabel("return of honest agents" if metric == "returns" else metric.replace("_", " "))
     axes.set_title(title or f"{environment}, {_spread(statistic)[1]}", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     return drawing

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from jaxbyz.config import FIELDS, NAIVE, Config, rule_spec
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import FIELDS, Config, rule_spec, traits_of
+from jaxbyz.experiments.run_folder import RunData, load_run
 from jaxbyz.report.tables import final_returns
-from jaxbyz.results import RunData, load_run
 
 
 class Finished(Protocol):
@@ -65,7 +65,7 @@ def labels(runs: Sequence[Finished]) -> list[str]:
 
 def rule_name(config: Config) -> str:
     """The defence: algorithm, aggregator, agreement; algorithms that bring their own are their name."""
-    if config.algorithm in NAIVE:
+    if traits_of(config).naive:
         return config.algorithm
     parts = [config.algorithm, rule_spec(config)]
     return " · ".join(parts if config.agreement in ("none", "mda") else [*parts, config.agreement])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.config import Config
+from jaxbyz.experiments.config import Config
 
 WINDOW = 0.05  # the last part of a run whose mean is its final return
 LEVELS: dict[str, tuple[float, ...]] = {"CartPole-v1": (195, 400, 450), "LunarLander-v3": (0, 100, 200)}
@@ -15,7 +15,7 @@ LEVELS: dict[str, tuple[float, ...]] = {"CartPole-v1": (195, 400, 450), "LunarLa
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
     """[seeds] mean honest return over the last 5 % of the trajectories."""
-    spent, returns = metrics["trajectories"], metrics["return"]
+    spent, returns = metrics["trajectories"], metrics["returns"]
     late = spent >= (1 - WINDOW) * spent[:, -1:]
     return np.sum(np.where(late, returns, 0.0), axis=1) / np.sum(late, axis=1)
 
@@ -25,7 +25,7 @@ def smoothed(metrics: dict[str, np.ndarray], width: int = 100) -> tuple[np.ndarr
 
     Trajectory-weighted, so that large and small batches count by what they sampled.
     """
-    spent, returns = metrics["trajectories"].astype(float), metrics["return"].astype(float)
+    spent, returns = metrics["trajectories"].astype(float), metrics["returns"].astype(float)
     grid = np.arange(width, spent[:, -1].min() + 1e-9, width)
     if grid.size == 0:
         grid = spent[:1, -1]
@@ -61,7 +61,7 @@ def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     final = final_returns(metrics)
     return {
         "seeds": int(final.size),
-        "iterations": int(metrics["return"].shape[1]),
+        "iterations": int(metrics["returns"].shape[1]),
         "trajectories": int(metrics["trajectories"][:, -1].max()),
         "return": {
             "mean": float(final.mean()),

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxbyz.experiments.run_folder import writing
 from jaxbyz.report.plots import COLOURS, curve, figure, save
 from jaxbyz.report.tables import arrival
 from jaxbyz.reproduction.claims import Claim, claims
 from jaxbyz.reproduction.figures import FIGURES, Curve, paper_curve
 from jaxbyz.reproduction.parts import Part
-from jaxbyz.results import writing
 
 AT = (2000, 4000, 6000, 8000)
 LEVELS = {"CartPole": (195, 475), "LunarLander": (0, 200)}

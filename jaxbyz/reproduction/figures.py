@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.registry import UsageError, unknown
+from jaxbyz.errors import UsageError, unknown
 
 ATTACKS = {"RandomAction": "random-action", "LargeNoise": "large-noise", "AvgZero": "avg-zero"}
 AGENTS, BYZANTINE = 13, 3

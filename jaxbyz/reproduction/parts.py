@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbyz import experiment
-from jaxbyz.config import Config, resolve, to_dict
-from jaxbyz.registry import UsageError
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments.config import Config, resolve, to_dict
+from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.run_folder import describe_environment, read_json, write_json
 from jaxbyz.report.tables import smoothed
-from jaxbyz.reporters import Reporter
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, Curve
-from jaxbyz.results import describe_environment, read_json, write_json
 
 FORMAT = 1
 

@@ -5,16 +5,16 @@ from fractions import Fraction
 from jaxbyz.registry import Registry
 from jaxbyz.rules.base import Outcome, Receiver, Rule, chain, check_rule, from_function, mix, usable, weighted
 from jaxbyz.rules.bucketing import bucket_size, bucketing
+from jaxbyz.rules.cge import cge
 from jaxbyz.rules.clipping import arc, centered_clipping, clipping
 from jaxbyz.rules.coordinatewise import meamed, median, trimmed_mean
-from jaxbyz.rules.diameter import mda, minimum_diameter_subset, monna
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.fedpg_br import fedpg_br
-from jaxbyz.rules.geometric_median import rfa
 from jaxbyz.rules.krum import bulyan, krum, multi_krum
+from jaxbyz.rules.mda import mda, minimum_diameter_subset, monna
 from jaxbyz.rules.mean import mean
-from jaxbyz.rules.mixing import nnm
-from jaxbyz.rules.norms import cge
+from jaxbyz.rules.nnm import nnm
+from jaxbyz.rules.rfa import rfa
 from jaxbyz.rules.signguard import signguard
 from jaxbyz.rules.smea import smea
 from jaxbyz.rules.spectral import caf, dnc

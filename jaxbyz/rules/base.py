@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.backend import on_cpu
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.shortcuts import alone_or_batched, shortcut
-from jaxbyz.rules.sorting import add_rows, written_out
+from jaxbyz.accelerate.branches import alone_or_batched, shortcut
+from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.sorting_networks import add_rows, written_out
+from jaxbyz.errors import UsageError
 
 GROUP = 64  # rows that one fused loop adds up
-State = Any  # a pytree of arrays; () for a rule without memory
+RuleState = Any  # a pytree of arrays; () for a rule without memory
 
 
 class Receiver(NamedTuple):
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
     rows: Float[Array, "m D"]
     shares: Float[Array, "m n"]
-    state: State
+    state: RuleState
 
 
 class Rule(NamedTuple):
@@ -57,8 +57,8 @@ class Rule(NamedTuple):
     moves:    row i of the result does not come of message i (bucketing)
     """
 
-    apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, State], Outcome]
-    init: Callable[[int, int], State] = lambda n, D: ()
+    apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
+    init: Callable[[int, int], RuleState] = lambda n, D: ()
     personal: bool = False
     random: bool = False
     stateful: bool = False
@@ -72,7 +72,7 @@ def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Ru
     Rows of zero weight are left out before the product, so a non-finite row of no weight does no harm.
     """
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         share = weights(messages)[None, :]
         return Outcome(mix(share, messages), share, state)
 
@@ -151,7 +151,7 @@ def from_function(function: Callable[..., Array]) -> Rule:
     """
     takes_key = _positional_arguments(function) >= 2
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         vector = function(key, messages) if takes_key else function(messages)
         if vector.shape != messages.shape[1:]:
             raise UsageError(
@@ -178,14 +178,14 @@ def chain(*rules: Rule) -> Rule:
     if len(rules) == 1:
         return rules[0]
 
-    def init(n: int, D: int) -> State:
+    def init(n: int, D: int) -> RuleState:
         states = []
         for rule in rules:
             states.append(rule.init(n, D))
             n = jax.eval_shape(_rows_of(rule), jnp.zeros((n, D))).shape[0]
         return tuple(states)
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         shares = jnp.eye(messages.shape[0], dtype=messages.dtype)
         states = []
         for i, rule in enumerate(rules):

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, mix, usable
+from jaxbyz.accelerate.branches import shortcut
+from jaxbyz.accelerate.sorting_networks import add_rows
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, usable
 from jaxbyz.rules.distances import ranks
-from jaxbyz.rules.shortcuts import shortcut
-from jaxbyz.rules.sorting import add_rows
 
 
 def bucket_size(agents: int, byzantine: int, alpha_max: float) -> int:
@@ -34,7 +34,7 @@ def bucketing(size: int = 2) -> Rule:
     if size < 1:
         raise UsageError(f"bucketing size={size}: at least 1")
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         buckets = -(-n // size)
         place = ranks(jax.random.uniform(key, (n,)))  # [n]: where each message lands, a random permutation

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, largest_square, mix, squared_norms, usable
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, largest_square, mix, squared_norms, usable
 from jaxbyz.rules.distances import lowest
 
 
@@ -29,7 +29,7 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
     if radius <= 0 or rounds < 1:
         raise UsageError(f"centered-clipping: radius={radius}, rounds={rounds}: both must be positive")
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         ok = usable(messages)
         v = jnp.asarray(state, messages.dtype)
@@ -54,7 +54,7 @@ def clipping(*, radius: float = 2.0) -> Rule:
     if radius <= 0:
         raise UsageError(f"clipping: radius={radius} must be positive")
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         squares = squared_norms(messages)
         ok = squares <= largest_square(messages.dtype)
         factors = clip_factors(jnp.where(ok, squares, 0.0), radius)
@@ -71,7 +71,7 @@ def arc(byzantine: int = 0) -> Rule:
     the longest of all, has no direction to keep, and becomes zero.
     """
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         squares = squared_norms(messages)
         ok = squares <= largest_square(messages.dtype)

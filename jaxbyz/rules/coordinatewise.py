@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.backend import on_cpu
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, usable
-from jaxbyz.rules.shortcuts import shortcut
-from jaxbyz.rules.sorting import add_rows, in_columns, median_rows, ranked_once, ranked_rows, written_out
+from jaxbyz.accelerate.branches import shortcut
+from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.sorting_networks import add_rows, in_columns, median_rows, ranked_once, ranked_rows, written_out
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, usable
 
 # On a CPU messages of so many numbers leave the caches, and a copy with votes cast costs as much as the network. A
 # program for the case that all are usable is then worth its compilation, if they are not too many.
@@ -146,7 +146,7 @@ def counted(selection: Selection, messages: Float[Array, "n D"], ok: Bool[Array,
 def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
     """An aggregator from a selection of order statistics; an unusable message stands at one end, +∞ or −∞."""
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         vector, shares = counted(select(messages.shape[0]), messages, usable(messages))
         return Outcome(vector[None], shares[None], state)
 

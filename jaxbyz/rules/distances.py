@@ -8,10 +8,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxbyz.backend import on_cpu
+from jaxbyz.accelerate.branches import shortcut
+from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.sorting_networks import (
+    add_rows,
+    computed_once,
+    from_bits,
+    median_rows,
+    ranked_rows,
+    to_bits,
+    written_out,
+)
 from jaxbyz.rules.base import largest_square
-from jaxbyz.rules.shortcuts import shortcut
-from jaxbyz.rules.sorting import add_rows, computed_once, from_bits, median_rows, ranked_rows, to_bits, written_out
 
 TILE = 1024  # coordinates of a [n, TILE] block in the second-level cache
 LANES = 16  # matrix products take rows by so many at a time; those left over cost as much as a whole group

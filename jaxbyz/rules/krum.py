@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, weighted
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, chosen, weighted
 from jaxbyz.rules.coordinatewise import around_median, counted
 from jaxbyz.rules.distances import lowest, neighbour_sums, settled, squared_distances
 
@@ -58,7 +58,7 @@ def bulyan(byzantine: int = 0) -> Rule:
     Breakdown point 1/4 (the paper asks n ≥ 4f + 3). Cost n²·D + n³ + n·log²n·D.
     """
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         theta = n - 2 * byzantine
         if theta - 2 * byzantine < 1:

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
 
 def mean() -> Rule:
     """(1/n) Σ_i x_i. Breakdown point 0; cost n·D. The one rule that lets a non-finite message through."""
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         shares = jnp.full((1, n), 1.0 / n, messages.dtype)
         # As a product: XLA's sum over the leading axis is many times slower on a CPU.

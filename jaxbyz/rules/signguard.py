@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, squared_norms, usable
+from jaxbyz.accelerate.sorting_networks import median_rows
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, chosen, mix, squared_norms, usable
 from jaxbyz.rules.clipping import clip_factors
 from jaxbyz.rules.distances import last_kept
-from jaxbyz.rules.sorting import median_rows
 from jaxbyz.rules.spectral import sampled_coordinates
 
 SHIFTS = 16  # steps of mean shift: a few reach a fixed point for a handful of points
@@ -64,7 +64,7 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
     if not 0 < fraction <= 1:
         raise UsageError(f"signguard: fraction={fraction}: above 0, at most 1")
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         D = messages.shape[1]
         ok = usable(messages)
         safe = jnp.where(ok[:, None], messages, 0.0)

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbyz.backend import on_cpu
-from jaxbyz.registry import UsageError
+from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.errors import UsageError
 from jaxbyz.rules.base import Rule, chosen, weighted
 from jaxbyz.rules.distances import gram_matrix
 from jaxbyz.rules.spectral import projections, scaled, weighted_gram

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.registry import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, State, chosen, mix, usable, weighted
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, chosen, mix, usable, weighted
 from jaxbyz.rules.distances import gram_matrix, lowest
 
 SQUARINGS = 15  # the matrix to the power 2^15: eigenvalues within a factor 1 − 1e-4 of the largest count as equal
@@ -123,7 +123,7 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
     if rounds < 1 or coordinates < 1:
         raise UsageError(f"dnc: rounds={rounds}, coordinates={coordinates}: both at least 1")
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: State) -> Outcome:
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n, D = messages.shape
         drop = min(n - 1, int(factor * byzantine))
         ok = usable(messages)

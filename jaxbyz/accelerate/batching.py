@@ -1,0 +1,101 @@
+"""Batching rules and group loops: how leading axes are mapped so that programs stay fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxbyz.accelerate.platform import on_cpu
+
+# Episodes that a CPU handles at a time. More do not fit into the cache; with fewer, the fixed cost per step dominates.
+GROUP_LANES = 1024
+
+
+def batch_all(size: int, batched: Any, tree: Any) -> Any:
+    """Broadcast the leaves that are not mapped over, so that all leaves have the mapped leading axis.
+
+    Args:
+        size: the length of the mapped axis.
+        batched: a tree of booleans of the same structure, as `jax.custom_batching` passes it to a batching rule.
+        tree: the arguments of the batching rule.
+    """
+
+    def leaf(x: Array, is_batched: bool) -> Array:
+        return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+
+    return jax.tree.map(leaf, tree, batched)
+
+
+def repeat_last(count: int, places: int) -> np.ndarray:
+    """Return the indices 0, …, count − 1, followed by copies of the last one up to length `places`."""
+    return np.minimum(np.arange(places), count - 1)
+
+
+def fold_agents(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `vmap` extend the agent axis instead of adding a new one: a call on `[S, A, …]` becomes one on `[S·A, …]`.
+
+    Every argument and result of `function` has the agent axis first, and agents do not depend on each other. Plain
+    `vmap` of a while loop would run until every member has ended and copy everything it carries under a select.
+    """
+    folded = jax.custom_batching.custom_vmap(function)
+
+    @folded.def_vmap
+    def rule(size: int, batched: list[bool], *arguments: Any) -> tuple[Any, Any]:
+        everyone = batch_all(size, tuple(batched), arguments)
+        result = folded(*jax.tree.map(lambda x: x.reshape(size * x.shape[1], *x.shape[2:]), everyone))
+        result = jax.tree.map(lambda x: x.reshape(size, x.shape[0] // size, *x.shape[1:]), result)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return folded
+
+
+def map_groups(function: Callable[..., Any], episodes: int) -> Callable[..., Any]:
+    """On a CPU, call `function` for groups of agents in turn: a group ends with its own longest episode.
+
+    Every argument and result of `function` has the agent axis first, and agents do not depend on each other.
+
+    Args:
+        function: what to compute for all agents.
+        episodes: the number of episodes per agent, which decides how many agents form a group.
+    """
+
+    def grouped(*arguments: Any) -> Any:
+        A = jax.tree.leaves(arguments)[0].shape[0]
+        groups = min(A, max(1, round(A * episodes / GROUP_LANES))) if on_cpu() else 1
+        if groups == 1:
+            return function(*arguments)
+        per_group = -(-A // groups)
+        members = repeat_last(A, groups * per_group).reshape(groups, per_group)
+        results = jax.lax.map(lambda some: function(*jax.tree.map(lambda x: x[some], arguments)), members)
+        return jax.tree.map(lambda x: x.reshape(groups * per_group, *x.shape[2:])[:A], results)
+
+    return grouped
+
+
+def cond_on_coin(coin: Array, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:
+    """Choose a branch by a coin, as `lax.cond` does, and still run a single branch under `vmap` if the coin is shared.
+
+    The branches may use constants of their own, such as an environment's tables, but must take every traced value as
+    an operand. If the coin itself is mapped over, both branches run and the results are selected.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def choose(coin: Array, *operands: Any) -> Any:
+        return jax.lax.cond(coin, if_true, if_false, *operands)
+
+    @choose.def_vmap
+    def rule(size: int, batched: list[Any], coin: Array, *operands: Any) -> tuple[Any, Any]:
+        operands = batch_all(size, tuple(batched[1:]), operands)
+        if batched[0]:
+            both = jax.vmap(if_true)(*operands), jax.vmap(if_false)(*operands)
+            result = jax.tree.map(lambda a, b: jnp.where(coin.reshape(-1, *[1] * (a.ndim - 1)), a, b), *both)
+        else:
+            result = cond_on_coin(coin, jax.vmap(if_true), jax.vmap(if_false), *operands)
+        return result, jax.tree.map(lambda _: True, result)
+
+    return choose(coin, *operands)

@@ -1,0 +1,179 @@
+"""What an algorithm is, and the steps that all algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxbyz.algorithms.metrics import Metrics
+from jaxbyz.attacks import Attack
+from jaxbyz.environments import Environment
+from jaxbyz.policies import Policy
+from jaxbyz.rules import Rule
+from jaxbyz.sampling.page import Page
+
+DEFAULT_PAGE = Page()
+
+
+class State(NamedTuple):
+    """What the agents carry from one iteration to the next.
+
+    Arrays have one row per agent on this device, which is all K agents unless they are spread over several devices.
+    An algorithm with a server has a single row, the server's, and every device holds a copy of it.
+
+    Attributes:
+        step: `[]`, the iteration t.
+        key: the random key of the run.
+        parameters: `[K, D]`, θ_t.
+        previous: `[K, D]`, the parameters that a small batch is compared with; θ_{t−1} unless `Page.anchor` differs.
+        memory: `[K, D]`, the estimate v_{t−1} that a small batch corrects.
+        optimizer: one optimizer state per agent.
+        rules: one rule state per receiver.
+        adversary: what the attack remembers.
+    """
+
+    step: Int[Array, ""]
+    key: PRNGKeyArray
+    parameters: Float[Array, "K D"]
+    previous: Float[Array, "K D"]
+    memory: Float[Array, "K D"]
+    optimizer: Any
+    rules: Any
+    adversary: Any
+
+
+class Algorithm(NamedTuple):
+    """One federated algorithm as two pure functions.
+
+    The coin c_t is an argument of `step` because all agents know it: runs that share it can be batched without paying
+    for both branches. The first coin must be True (Algorithms 1 and 2: "c_t = 1 or t = 0").
+
+    Two algorithms are equal if they are the same functions, so an algorithm can be the key of a cache.
+
+    Attributes:
+        init: `key -> State`.
+        step: `(State, coin []) -> (State, Metrics)`, one iteration. Both functions also accept `places`
+            (`jaxbyz.protocol.placement.Places`) if the agents are spread over devices.
+        agents: the number of agents K.
+        p: the probability of a large batch.
+        page: batch sizes and estimator.
+        policy: the policy that is trained.
+        environment: the task.
+        period: a large batch every `period` iterations instead of the coin; None for the coin.
+        central: whether the state has a single row, the server's.
+    """
+
+    init: Callable[..., State]
+    step: Callable[..., tuple[State, Metrics]]
+    agents: int
+    p: float
+    page: Page
+    policy: Policy
+    environment: Environment
+    period: int | None = None
+    central: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Algorithm) and self.init is other.init and self.step is other.step
+
+    def __hash__(self) -> int:
+        return hash((self.init, self.step))
+
+
+class Traits(NamedTuple):
+    """What distinguishes a registered algorithm from the others.
+
+    Attributes:
+        central: a trusted server aggregates; the agents do not agree on parameters among themselves.
+        server_samples: the server samples the small batches alone.
+        snapshot: small batches are compared with the parameters of the last large batch.
+        naive: the algorithm always aggregates with the mean and never runs an agreement.
+        single: the algorithm has one agent only.
+    """
+
+    central: bool = False
+    server_samples: bool = False
+    snapshot: bool = False
+    naive: bool = False
+    single: bool = False
+
+
+class IterationKeys(NamedTuple):
+    """Random keys of one iteration: `[K]` for sampling, and one for each kind of message and for the schedule."""
+
+    agents: PRNGKeyArray
+    gradients: PRNGKeyArray
+    parameters: PRNGKeyArray
+    schedule: PRNGKeyArray
+
+
+def iteration_keys(state: State, agents: int) -> IterationKeys:
+    """Derive the keys of iteration `state.step` from the key of the run."""
+    keys = jax.random.split(jax.random.fold_in(state.key, state.step), agents + 3)
+    return IterationKeys(keys[:agents], keys[agents], keys[agents + 1], keys[agents + 2])
+
+
+def initial_state(
+    key: PRNGKeyArray,
+    parameters: Float[Array, "R D"],
+    optimizer: optax.GradientTransformation,
+    rule: Rule,
+    senders: int,
+    attack: Attack,
+) -> State:
+    """Return the state before the first iteration of R agents that hold `parameters`."""
+    receivers, D = parameters.shape
+    rules = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (receivers, *jnp.shape(leaf))), rule.init(senders, D))
+    return State(
+        jnp.int32(0),
+        key,
+        parameters,
+        parameters,
+        jnp.zeros_like(parameters),
+        jax.vmap(optimizer.init)(parameters),
+        rules,
+        attack.init(senders, D),
+    )
+
+
+def ascend(
+    optimizer: optax.GradientTransformation, direction: Float[Array, "K D"], state: Any, parameters: Float[Array, "K D"]
+) -> tuple[Float[Array, "K D"], Any]:
+    """Take one optimizer step uphill per agent. Optax minimises, hence the minus sign."""
+    updates, state = jax.vmap(optimizer.update)(-direction, state, parameters)
+    return optax.apply_updates(parameters, updates), state
+
+
+def previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:
+    """Return v_{t−1} as `Page.previous` defines it."""
+    if page.previous == "realized":
+        assert page.eta is not None
+        return (state.parameters - state.previous) / page.eta
+    return state.memory
+
+
+def next_anchor(page: Page, coin: Array, state: State, proposed: Array, estimate: Array) -> tuple[Array, Array]:
+    """Return the parameters and the estimate that the next small batch is compared with.
+
+    Args:
+        page: its `anchor` selects the parameters.
+        coin: whether this iteration had a large batch.
+        state: the state before this iteration.
+        proposed: `[K, D]`, the parameters after the optimizer step and before agreement.
+        estimate: `[K, D]`, the estimate of this iteration.
+    """
+    if page.anchor == "proposed":
+        return proposed, estimate
+    if page.anchor == "previous":
+        return state.parameters, estimate
+    return jnp.where(coin, state.parameters, state.previous), jnp.where(coin, estimate, state.memory)
+
+
+def always_large(p: float, period: int | None) -> bool:
+    """Whether every iteration has a large batch, so that no program for small batches is needed."""
+    return p == 1 if period is None else period == 1

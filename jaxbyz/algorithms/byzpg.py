@@ -1,0 +1,155 @@
+"""ByzPG (Algorithm 1): policy gradient with a trusted server, tolerant of Byzantine workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxbyz.accelerate.batching import cond_on_coin
+from jaxbyz.algorithms.base import (
+    DEFAULT_PAGE,
+    Algorithm,
+    IterationKeys,
+    State,
+    always_large,
+    ascend,
+    initial_state,
+    iteration_keys,
+    next_anchor,
+    previous_estimate,
+)
+from jaxbyz.algorithms.metrics import Metrics, Step, central_bytes, central_moved, iteration_metrics
+from jaxbyz.attacks import Attack
+from jaxbyz.components import check_limit, make_attack, make_rule
+from jaxbyz.environments import Environment
+from jaxbyz.errors import UsageError
+from jaxbyz.policies import Policy
+from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.placement import Places
+from jaxbyz.protocol.schedules import Schedule, fixed
+from jaxbyz.rules import HALF, Receiver, Rule
+from jaxbyz.sampling.page import Page, Sampled, sampler
+
+
+class ServerEstimate(NamedTuple):
+    """What the server knows after sampling.
+
+    Attributes:
+        sampled: `[K]`, how the sampling of each worker went; K copies if the server sampled alone.
+        v: `[1, D]`, the estimate v_t.
+        shares: `[1, K]`, share of each worker in it; zero if the server sampled alone.
+        rule: the next state of the aggregator.
+        adversary: what the attack remembers.
+    """
+
+    sampled: Sampled
+    v: Float[Array, "1 D"]
+    shares: Float[Array, "1 K"]
+    rule: Any
+    adversary: Any
+
+
+def byzpg(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    aggregator: Rule | str | Callable[..., Array],
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    attack: Attack | str | Callable[..., Array] | None = None,
+    schedule: Schedule | None = None,
+    page: Page = DEFAULT_PAGE,
+    p: float = 0.2,
+    period: int | None = None,
+    server_samples: bool = True,
+    unsafe: bool = False,
+) -> Algorithm:
+    """Build ByzPG: a trusted server aggregates the workers' large batches and samples the small batches alone.
+
+    Args:
+        environment: the task.
+        policy: the policy that is trained.
+        agents: the number of workers K.
+        aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `(messages [K, D]) -> [D]`.
+        optimizer: the optax optimizer of the server.
+        byzantine: the number of Byzantine workers f that the rule defends against.
+        attack: an attack, its name, or a function `(key, messages, mask) -> messages`; None for no attack.
+        schedule: who is Byzantine in which iteration; by default always the last f workers.
+        page: batch sizes and estimator.
+        p: the probability of a large batch.
+        period: a large batch every `period` iterations instead of the coin.
+        server_samples: if False, the workers sample the small batches too, and the server aggregates those as well.
+        unsafe: allow more Byzantine workers than the named rule tolerates.
+
+    Raises:
+        UsageError: if a name is unknown, or f exceeds a limit and `unsafe` is False.
+    """
+    page.check()
+    if page.previous == "own" and not server_samples:
+        raise UsageError("previous='own' needs a server that samples alone; use previous='aggregated'")
+    K, D = agents, policy.size
+    check_limit("algorithm", "byzpg", HALF, K, byzantine, unsafe)
+    aggregator = make_rule(aggregator, K, byzantine, unsafe=unsafe)
+    attack = make_attack(attack, K, byzantine)
+    schedule = fixed(K, byzantine) if schedule is None else schedule
+    never_small = always_large(p, period)
+    sample = sampler(environment, policy, page, attack.interference(environment.actions), never_small)
+    one_device = Places(K)
+
+    def init(key: PRNGKeyArray, places: Places = one_device) -> State:
+        key, key_theta = jax.random.split(key)
+        return initial_state(key, policy.init(key_theta)[None], optimizer, aggregator, K, attack)
+
+    def step(state: State, coin: Array, places: Places = one_device) -> tuple[State, Metrics]:
+        keys = iteration_keys(state, K)
+        mask = schedule(keys.schedule, state.step)
+        rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
+
+        def ask_workers(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
+            """Lines 5 to 9: every worker samples and sends ṽ_t^(k); v_t ← Aggregate(ṽ_t^(1), …, ṽ_t^(K))."""
+            known = (state.parameters, state.previous, previous_estimate(page, state))
+            theta, before, v_before = (jnp.tile(x, (places.per_device, 1)) for x in known)
+            who = places.local(keys.agents), places.local(mask)
+            own = sample.large(theta, *who) if server_samples else sample.either(coin, theta, before, v_before, *who)
+            v_tilde = places.gather(own)
+            key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
+            adversary = Adversary(mask, attack.gradients, attack.equivocates, state.adversary, state.step)
+            view = omniscient_view(key_guess, aggregator, rule_state, v_tilde.estimate, adversary)
+            sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
+            v = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
+            return ServerEstimate(v_tilde, v.rows, v.shares, v.state, attack.remember(view))
+
+        def sample_alone(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
+            """Lines 11 and 12: the server samples B trajectories and corrects v_{t−1}."""
+            v_before = previous_estimate(page, state)
+            own = sample.small(state.parameters, state.previous, v_before, keys.agents[:1], jnp.zeros((1,), bool))
+            copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
+            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), rule_state, state.adversary)
+
+        # Lines 4 to 13: v_t from the workers if c_t = 1, from the server alone otherwise.
+        operands = state, keys, mask, rule_state
+        if never_small or not server_samples:
+            estimate = ask_workers(*operands)
+        else:
+            estimate = cond_on_coin(coin, ask_workers, sample_alone, *operands)
+        # Line 14: θ_{t+1} = θ_t + η v_t, or the step of another optimizer.
+        theta, optimizer_state = ascend(optimizer, estimate.v, state.optimizer, state.parameters)
+
+        anchor, memory = next_anchor(page, coin, state, theta, estimate.v)
+        rules = jax.tree.map(lambda leaf: leaf[None], estimate.rule)
+        following = State(state.step + 1, state.key, theta, anchor, memory, optimizer_state, rules, estimate.adversary)
+        workers_send = coin if server_samples else jnp.bool_(True)
+        measured = Step(
+            jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K), jnp.tile(estimate.shares, (K, 1)), jnp.ones(K, bool),
+            jnp.tile(theta, (K, 1)), jnp.int32(0), central_bytes(K, D, workers_send),
+            central_moved(places, D, workers_send),
+        )  # fmt: skip
+        return following, iteration_metrics(page, coin, estimate.sampled, mask, measured)
+
+    return Algorithm(init, step, K, p, page, policy, environment, period, central=True)

@@ -1,0 +1,99 @@
+"""Algorithms of other papers, expressed with the parts of ByzPG so that they can be compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import optax
+from jaxtyping import Array
+
+from jaxbyz.algorithms.base import DEFAULT_PAGE, Algorithm
+from jaxbyz.algorithms.byzpg import byzpg
+from jaxbyz.algorithms.naive import fed_page_pg
+from jaxbyz.attacks import Attack
+from jaxbyz.environments import Environment
+from jaxbyz.policies import Policy
+from jaxbyz.protocol.schedules import Schedule
+from jaxbyz.rules import Rule
+from jaxbyz.sampling.page import Page
+
+SVRPG_PERIOD = 4  # one large batch, then three small steps
+
+
+def byz_vr_marina_pg(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    aggregator: Rule | str | Callable[..., Array],
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    attack: Attack | str | Callable[..., Array] | None = None,
+    schedule: Schedule | None = None,
+    page: Page = DEFAULT_PAGE,
+    p: float = 0.2,
+    period: int | None = None,
+    unsafe: bool = False,
+) -> Algorithm:
+    """Build Byz-VR-MARINA-PG: ByzPG whose workers sample the small batches too. Arguments as in `byzpg`.
+
+    References:
+        Gorbunov et al., Variance reduction is an antidote to Byzantines, 2023; applied to policy gradient here.
+    """
+    return byzpg(
+        environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
+        attack=attack, schedule=schedule, page=page, p=p, period=period, server_samples=False, unsafe=unsafe,
+    )  # fmt: skip
+
+
+def svrpg(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    attack: Attack | str | Callable[..., Array] | None = None,
+    schedule: Schedule | None = None,
+    page: Page = DEFAULT_PAGE,
+    period: int | None = None,
+) -> Algorithm:
+    """Build SVRPG: the mean of the workers' large batches, then a few small steps of the server.
+
+    Arguments as in `byzpg`. `period` is one large batch plus the number of small steps; 4 if it is None.
+
+    References:
+        Papini et al., Stochastic variance-reduced policy gradient, 2018.
+    """
+    return fed_page_pg(
+        environment, policy, agents=agents, optimizer=optimizer, byzantine=byzantine, attack=attack,
+        schedule=schedule, page=page._replace(anchor="snapshot"), period=period or SVRPG_PERIOD,
+    )  # fmt: skip
+
+
+def fedpg_br(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    aggregator: Rule | str | Callable[..., Array],
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    attack: Attack | str | Callable[..., Array] | None = None,
+    schedule: Schedule | None = None,
+    page: Page = DEFAULT_PAGE,
+    unsafe: bool = False,
+) -> Algorithm:
+    """Build FedPG-BR: filtered large batches, then a geometric number of small steps of the server.
+
+    Arguments as in `byzpg`. The number of small steps is geometric with parameter B/(N+B), which is the same as a coin
+    of that probability in every iteration.
+
+    References:
+        Fan et al., Fault-tolerant federated reinforcement learning with theoretical guarantee, 2021.
+    """
+    return byzpg(
+        environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
+        attack=attack, schedule=schedule, page=page._replace(anchor="snapshot"), p=page.B / (page.N + page.B),
+        unsafe=unsafe,
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Build rules, attacks and agreements from names, for the Python API and the command line alike.
+
+A name may carry options and may be joined with others: `"krum"`, `"rfa:rounds=16"`, `"bucketing:size=2+rfa"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from jaxtyping import Array
+
+from jaxbyz.attacks import Attack, attacks
+from jaxbyz.attacks import from_function as attack_from_function
+from jaxbyz.errors import UsageError
+from jaxbyz.protocol.agreements import Agreement, agreements
+from jaxbyz.registry import largest_below, parse_spec
+from jaxbyz.rules import Rule, aggregators, chain, pre_aggregators
+from jaxbyz.rules import from_function as rule_from_function
+
+AGREEMENT_ROUNDS = 4  # κ where none is given
+
+
+def check_limit(
+    kind: str, name: str, limit: Fraction | None, agents: int, byzantine: int, unsafe: bool = False
+) -> None:
+    """Refuse more Byzantine agents than a component tolerates.
+
+    Args:
+        kind: what the component is, for the message.
+        name: the name of the component.
+        limit: it tolerates f < limit·K; None if there is no limit.
+        agents: the number of agents K.
+        byzantine: the number of Byzantine agents f.
+        unsafe: allow it anyway.
+
+    Raises:
+        UsageError: if f is too large and `unsafe` is False.
+    """
+    if unsafe or byzantine == 0 or limit is None:
+        return
+    most = largest_below(limit, agents)
+    if byzantine > most:
+        raise UsageError(
+            f"byzantine={byzantine} of agents={agents} exceeds the limit {limit} of {kind} {name}: at most {most} "
+            "(set unsafe to run it anyway)"
+        )
+
+
+def make_rule(
+    rule: Rule | str | Callable[..., Array], agents: int, byzantine: int, *, unsafe: bool = True, **options: Any
+) -> Rule:
+    """Return a rule from its name, from a `Rule`, or from a function `(messages [K, D]) -> [D]`.
+
+    Args:
+        rule: what to build; pre-aggregators are joined to the name of an aggregator with `+`.
+        agents: the number of messages K.
+        byzantine: the number f that the rule defends against.
+        unsafe: if False, refuse f beyond the limit of a named rule.
+        **options: options of the aggregator; they take precedence over those in the name.
+    """
+    if isinstance(rule, Rule):
+        return rule
+    if not isinstance(rule, str):
+        return rule_from_function(rule)
+    *before, last = rule.split("+")
+    name, given = parse_spec(last)
+    entry = aggregators[name]
+    check_limit("aggregator", name, entry.limit, agents, byzantine, unsafe)
+    parts = []
+    for text in before:
+        pre_name, pre_options = parse_spec(text)
+        if pre_name == "bucketing" and entry.limit is not None and "size" not in pre_options:
+            pre_options.setdefault("alpha_max", float(entry.limit))
+        parts.append(pre_aggregators[pre_name].build(agents, byzantine, **pre_options))
+    return chain(*parts, entry.build(agents, byzantine, **{**given, **options}))
+
+
+def make_attack(
+    attack: Attack | str | Callable[..., Array] | None, agents: int, byzantine: int, **options: Any
+) -> Attack:
+    """Return an attack from its name, from an `Attack`, or from a function `(key, messages, mask) -> messages`.
+
+    None is the attack `"none"`.
+    """
+    if isinstance(attack, Attack):
+        return attack
+    if attack is not None and not isinstance(attack, str):
+        return attack_from_function(attack)
+    name, given = parse_spec("none" if attack is None else attack)
+    return attacks[name].build(agents, byzantine, **{**given, **options})
+
+
+def make_agreement(
+    agreement: Agreement | Rule | str | None,
+    agents: int,
+    byzantine: int,
+    rounds: int = AGREEMENT_ROUNDS,
+    *,
+    unsafe: bool = True,
+    **options: Any,
+) -> Agreement | None:
+    """Return an agreement from its name, from the rule of every round, or from an `Agreement`.
+
+    Args:
+        agreement: what to build; None and `"none"` mean that the agents do not agree.
+        agents: the number of agents K.
+        byzantine: the number f that the rule defends against.
+        rounds: the number of rounds κ, unless the name gives it (`"mda:rounds=6"`).
+        unsafe: if False, refuse f beyond the limit of a named agreement.
+        **options: options of the rule; they take precedence over those in the name.
+    """
+    if agreement is None or isinstance(agreement, Agreement):
+        return agreement
+    if isinstance(agreement, Rule):
+        return Agreement(agreement, rounds)
+    if not isinstance(agreement, str):
+        raise UsageError(f"agreement={agreement!r}: give a name, a rule, an Agreement or None")
+    name, given = parse_spec(agreement)
+    entry = agreements[name]
+    check_limit("agreement", name, entry.limit, agents, byzantine, unsafe)
+    rounds = given.pop("rounds", rounds)
+    if type(rounds) is not int or rounds < 1:
+        raise UsageError(f"agreement={agreement!r}: rounds must be a whole number of at least 1")
+    rule = entry.build(agents, byzantine, **{**given, **options})
+    return None if rule is None else Agreement(rule, rounds)

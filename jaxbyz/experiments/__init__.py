@@ -1,0 +1,1 @@
+"""A configured run from its options to its folder."""

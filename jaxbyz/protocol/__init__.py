@@ -1,0 +1,1 @@
+"""What agents say to each other: messages, agreement, graphs, and who is Byzantine."""

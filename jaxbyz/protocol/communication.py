@@ -1,0 +1,130 @@
+"""One round of all-to-all messages: agents send, the adversary forges, every receiver applies its rule."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxbyz.attacks.base import Forge, Memory, View
+from jaxbyz.protocol.placement import Places
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
+
+RECEIVERS_AT_ONCE = 64  # more receivers than this are processed in turn, so that no [K, K, D] array is materialised
+
+
+class Adversary(NamedTuple):
+    """Who lies in a round, and how.
+
+    Attributes:
+        mask: `[K]`, True for Byzantine senders.
+        forge: what they send; None if they send their true messages.
+        equivocates: whether the forged messages depend on the receiver.
+        memory: what the attack remembers from earlier iterations.
+        step: `[]`, the iteration t.
+    """
+
+    mask: Bool[Array, " K"]
+    forge: Forge | None = None
+    equivocates: bool = False
+    memory: Memory = ()
+    step: Int[Array, ""] | int = 0
+
+
+def received(
+    key: PRNGKeyArray, view: View, forge: Forge | None, receiver: Int[Array, ""], *, restore_own: bool = True
+) -> Float[Array, "K D"]:
+    """Return the messages that one receiver gets: honest rows are true, Byzantine rows are forged.
+
+    Args:
+        key: the adversary's random key.
+        view: what the adversary sees.
+        forge: how it forges; None for no attack.
+        receiver: `[]`, the index of the receiver.
+        restore_own: whether the receiver's own row stays true even if the receiver is Byzantine. A Byzantine agent
+            cannot alter its own state, so this is needed where a rule trusts the receiver's own vector.
+    """
+    if forge is None:
+        return view.messages
+    lies = view.mask
+    if restore_own:
+        lies = lies & (jnp.arange(lies.shape[0]) != receiver)
+    return jnp.where(lies[:, None], forge(key, view, receiver), view.messages)
+
+
+def omniscient_view(
+    key: PRNGKeyArray, rule: Rule, state: RuleState, messages: Float[Array, "K D"], adversary: Adversary
+) -> View:
+    """Return what the adversary sees when the receivers apply `rule`.
+
+    It can try the rule out on any messages, but it does not know the random key that the receivers will use: `key` is
+    its guess.
+    """
+
+    def trial(key: PRNGKeyArray, messages: Array, receiver: Int[Array, ""]) -> Array:
+        return rule.apply(key, messages, Receiver(messages[receiver], receiver), state).rows[0]
+
+    def guess(messages: Array) -> Array:
+        return trial(key, messages, jnp.int32(0))
+
+    step = jnp.asarray(adversary.step, jnp.int32)
+    return View(
+        messages, adversary.mask, guess, adversary.memory, step, trial=trial, random=rule.random, weights=rule.graph
+    )
+
+
+def exchange(
+    key: PRNGKeyArray,
+    rule: Rule,
+    states: RuleState,
+    messages: Float[Array, "K D"],
+    adversary: Adversary,
+    places: Places | None = None,
+) -> Outcome:
+    """Run one round among K agents.
+
+    If no sender equivocates and the rule gives every receiver the same result, it is computed once and copied.
+
+    Args:
+        key: random key of the round.
+        rule: what every receiver applies.
+        states: the rule's state, one row per receiver on this device.
+        messages: `[K, D]`, the true messages of all agents.
+        adversary: who lies, and how.
+        places: where agents live; by default all of them are on this device.
+
+    Returns:
+        For the R receivers on this device: rows `[R, D]`, shares `[R, K]`, and their next rule states.
+    """
+    K, D = messages.shape
+    places = Places(K) if places is None else places
+    forge = adversary.forge
+    key_forge, key_rule, key_guess = jax.random.split(key, 3)
+    first = places.first_agent(states)
+    view = omniscient_view(key_guess, rule, first, messages, adversary)
+    same_for_everyone = forge is None or not adversary.equivocates
+
+    if same_for_everyone and not (rule.personal or rule.random or rule.stateful):
+        sent = received(key_forge, view, forge, jnp.int32(0), restore_own=False)
+        once = rule.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), first)
+        R = places.per_device
+        return Outcome(jnp.broadcast_to(once.rows, (R, D)), jnp.broadcast_to(once.shares, (R, K)), states)
+
+    common = received(key_forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
+
+    def receive(inputs: tuple[Array, RuleState]) -> Outcome:
+        index, state = inputs
+        if common is None:
+            sent = received(key_forge, view, forge, index, restore_own=rule.personal)
+        else:
+            true_own = rule.personal and forge is not None
+            sent = common.at[index].set(messages[index]) if true_own else common
+        outcome = rule.apply(jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state)
+        return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
+
+    receivers = (places.local(jnp.arange(K, dtype=jnp.int32)), states)
+    if places.per_device <= RECEIVERS_AT_ONCE:
+        return jax.vmap(receive)(receivers)
+    return jax.lax.map(receive, receivers, batch_size=RECEIVERS_AT_ONCE)

@@ -1,0 +1,34 @@
+"""Nearest-neighbour mixing: every message becomes the mean of its neighbourhood (Allouah et al. 2023)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxbyz.errors import UsageError
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix
+from jaxbyz.rules.distances import nearest, neighbour_sums, squared_distances
+
+
+def nnm(byzantine: int = 0) -> Rule:
+    """y_i = (1/(n − f)) Σ_{j∈N_i} x_j, N_i the n − f messages nearest to x_i, itself included: [n, D] -> [n, D].
+
+    Allouah et al. 2023. A pre-aggregator that keeps the breakdown point 1/2 of the rule behind it and makes it optimal
+    for heterogeneous messages. Cost n²·D + n³. An unusable message has no neighbours: its row becomes that of the
+    message with the tightest neighbourhood.
+    """
+
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
+        n = messages.shape[0]
+        if not 0 <= byzantine < n:
+            raise UsageError(f"nnm: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+        squares = jax.lax.stop_gradient(squared_distances(messages))
+        ok = jnp.isfinite(jnp.diagonal(squares))
+        tightest = jnp.argmin(neighbour_sums(squares, n - byzantine))
+        kept = nearest(squares, n - byzantine)
+        kept = jnp.where(ok[:, None], kept, kept[tightest][None]) * ok[None]
+        shares = kept / jnp.maximum(jnp.sum(kept, axis=1, keepdims=True), 1.0)
+        return Outcome(mix(shares, messages), shares, state)
+
+    return Rule(apply)

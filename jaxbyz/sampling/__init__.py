@@ -1,0 +1,1 @@
+"""From a policy to episodes, and from episodes to a gradient estimate."""

@@ -1,0 +1,49 @@
+"""One episode with every state kept, for drawing it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxbyz.environments.gymnax_adapter import Environment
+from jaxbyz.policies.networks import Policy
+
+
+class Playback(NamedTuple):
+    """states: leaves [T, …], each after its action; actions [T, …]; rewards [T]; on the host."""
+
+    states: Any
+    actions: np.ndarray
+    rewards: np.ndarray
+
+
+def play(
+    environment: Environment, policy: Policy, parameters: Float[Array, " D"], key: PRNGKeyArray, horizon: int
+) -> Playback:
+    """Run one episode of a policy and keep its states up to its end."""
+    tree = policy.unravel(parameters)
+    discrete = environment.actions.discrete
+
+    def step(carry: tuple[Array, Any, Array], key: PRNGKeyArray) -> tuple[Any, Any]:
+        observation, state, alive = carry
+        key_act, key_step = jax.random.split(key)
+        action = policy.sample(policy.apply(tree, observation[:, None]), policy.noise(key_act, 1, 1)[0])
+        action = action[0] if discrete else action[:, 0]
+        after = environment.step(key_step, state, action)
+        record = (after.state, action, after.reward, alive)
+        return (after.observation, after.state, alive & ~(after.terminated | after.truncated)), record
+
+    @jax.jit
+    def run(key: PRNGKeyArray) -> tuple[Any, Array, Array, Array]:
+        key_reset, key_steps = jax.random.split(key)
+        observation, state = environment.reset(key_reset)
+        _, record = jax.lax.scan(step, (observation, state, jnp.bool_(True)), jax.random.split(key_steps, horizon))
+        return record
+
+    states, actions, rewards, alive = jax.tree.map(np.asarray, run(key))
+    length = int(alive.sum())
+    return Playback(jax.tree.map(lambda leaf: leaf[:length], states), actions[:length], rewards[:length])

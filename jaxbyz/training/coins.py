@@ -1,0 +1,60 @@
+"""Common-Sample: random numbers that all agents know, derived from the seed that they share (section 5.1)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from jaxbyz.algorithms import Algorithm
+
+COIN_STREAM = 7  # separates Common-Sample's key from every other use of the run's key
+OUTPUT_STREAM = 2**31 - 1  # larger than any iteration, so that T̂ and the coins do not share a key
+
+
+def common_seed(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Return Common-Sample's key, derived from the key of the run.
+
+    The paper derives it from θ_0. The key that θ_0 is drawn from serves as well and is the same on every device,
+    which the last bits of θ_0 are not.
+    """
+    return jax.random.fold_in(key, COIN_STREAM)
+
+
+def common_coins(key: PRNGKeyArray, p: float, iterations: int) -> Bool[Array, " T"]:
+    """Draw c_0, …, c_{T−1} ~ Be(p) with c_0 = True, as Algorithms 1 and 2 require. Coin t does not depend on T."""
+    draw = jax.vmap(lambda t: jax.random.bernoulli(jax.random.fold_in(key, t), p))
+    return draw(jnp.arange(iterations)).at[0].set(True)
+
+
+def algorithm_coins(algorithm: Algorithm, key: PRNGKeyArray, iterations: int) -> Bool[Array, " T"]:
+    """Return the coins of an algorithm: random ones, or a large batch every `period` iterations."""
+    if algorithm.period is not None:
+        return jnp.arange(iterations) % algorithm.period == 0
+    if algorithm.p == 1:
+        return jnp.ones(iterations, bool)
+    return common_coins(key, algorithm.p, iterations)
+
+
+def most_iterations(algorithm: Algorithm, trajectories: int) -> int:
+    """Return a number of iterations that samples `trajectories` per agent however the coins fall."""
+    N, B = algorithm.page.N, algorithm.page.B
+    most = max(1, -(-trajectories // B))
+    if algorithm.period is not None:
+        per_period = N + (algorithm.period - 1) * B
+        return min(most, max(1, -(-trajectories // per_period)) * algorithm.period)
+    return max(1, -(-trajectories // N)) if algorithm.p == 1 else most
+
+
+def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Bool[np.ndarray, " T"]:
+    """Return the coins of the iterations that sample `trajectories` per agent; the last iteration may exceed it."""
+    page = algorithm.page
+    coins = np.asarray(algorithm_coins(algorithm, key, most_iterations(algorithm, trajectories)))
+    spent = np.cumsum(np.where(coins, page.N, page.B))
+    return coins[: int(np.searchsorted(spent, trajectories)) + 1]
+
+
+def sampled_iteration(key: PRNGKeyArray, iterations: int) -> Int[Array, ""]:
+    """Draw T̂ ~ U{0, …, T−1} with Common-Sample's key."""
+    return jax.random.randint(jax.random.fold_in(key, OUTPUT_STREAM), (), 0, iterations)

@@ -1,0 +1,178 @@
+"""How runs of several seeds lie on a mesh of devices, and the compiled programs that advance them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from jaxbyz.accelerate.batching import repeat_last
+from jaxbyz.algorithms import Algorithm, Metrics, State
+from jaxbyz.protocol.placement import Places
+from jaxbyz.training.devices import Shape, choose_shape, make_mesh
+from jaxbyz.training.run import Outputs, Run, iterate, start
+
+
+class Layout(NamedTuple):
+    """How the runs of `seeds` seeds lie on a mesh; without a mesh, one device does everything.
+
+    On the mesh, seeds and agents are padded to fill all places. Outside of `segments`, a `Run` always has its own
+    shape, `[seeds, K, …]`.
+    """
+
+    algorithm: Algorithm
+    seeds: int
+    mesh: Mesh | None
+
+    @property
+    def places(self) -> Places:
+        """Where the agents live."""
+        return Places(self.algorithm.agents, 1 if self.mesh is None else self.mesh.shape["agents"])
+
+    @property
+    def specs(self) -> Run:
+        """Which axes of a `Run` are spread over the mesh: seeds always, agents where there is one row per agent."""
+        seeds = PartitionSpec("seeds")
+        rows = seeds if self.algorithm.central else PartitionSpec("seeds", "agents")
+        return Run(State(seeds, seeds, rows, rows, rows, rows, rows, seeds), Outputs(rows, rows, seeds))  # type: ignore[arg-type]
+
+    @property
+    def seed_at(self) -> np.ndarray:
+        """The seed at every place along the mesh; unused places repeat the first seed."""
+        pad = 0 if self.mesh is None else -self.seeds % self.mesh.shape["seeds"]
+        return np.concatenate([np.arange(self.seeds), np.zeros(pad, int)])
+
+    def map(self, function: Callable[[PartitionSpec, Any], Any], runs: Run) -> Run:
+        """Apply `function(spec, leaf)` to every leaf of a `Run`."""
+        is_spec = lambda node: isinstance(node, PartitionSpec)  # noqa: E731
+        each = lambda spec, part: jax.tree.map(lambda leaf: function(spec, leaf), part)  # noqa: E731
+        return jax.tree.map(each, self.specs, runs, is_leaf=is_spec)
+
+    @property
+    def shapes(self) -> Run:
+        """The shapes and shardings of a `Run` of its own shape, `[seeds, K, …]`.
+
+        An axis is spread over the mesh if its length allows it; otherwise every device holds a copy.
+        """
+        keys = jax.eval_shape(jax.vmap(jax.random.key), jnp.arange(self.seeds))
+        return self.map(self._sharded, jax.eval_shape(jax.vmap(partial(start, self.algorithm)), keys))
+
+    def _sharded(self, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
+        if self.mesh is None:
+            return leaf
+        sizes = zip(spec, leaf.shape, strict=False)
+        fits = (name if size % self.mesh.shape[name] == 0 else None for name, size in sizes)
+        sharding = NamedSharding(self.mesh, PartitionSpec(*fits))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    def trim(self, runs: Run) -> Run:
+        """Drop the unused places."""
+        K = self.algorithm.agents
+
+        def leaf(spec: PartitionSpec, leaf: Any) -> Any:
+            return leaf[: self.seeds, :K] if "agents" in spec else leaf[: self.seeds]
+
+        return self.map(leaf, runs)
+
+    def pad(self, runs: Run) -> Run:
+        """Fill the unused places. Inverse of `trim`."""
+        K, places = self.algorithm.agents, self.places
+        agents = repeat_last(K, places.per_device * places.devices)
+
+        def leaf(spec: PartitionSpec, leaf: Any) -> Any:
+            leaf = leaf[self.seed_at]
+            return leaf[:, agents] if "agents" in spec else leaf
+
+        return self.map(leaf, runs)
+
+
+def make_layout(algorithm: Algorithm, seeds: int, shape: Shape | None = None) -> Layout:
+    """Return the layout on a mesh of the given shape, or of one that fits.
+
+    Raises:
+        UsageError: if the shape does not fit the devices, the seeds or the agents.
+    """
+    return Layout(algorithm, seeds, make_mesh(choose_shape(shape, seeds, algorithm.agents)))
+
+
+class Programs(NamedTuple):
+    """The compiled programs of a layout. They serve all seeds, coins and Byzantine sets.
+
+    Attributes:
+        start: key data `[seeds, …]` -> padded runs.
+        advance: `(padded runs, coins, T̂, n) -> (padded runs, metrics)`.
+        trim: padded runs -> runs of their own shape.
+        pad: runs of their own shape -> padded runs.
+    """
+
+    start: Callable[..., Run]
+    advance: Callable[..., tuple[Run, Metrics]]
+    trim: Callable[[Run], Run]
+    pad: Callable[[Run], Run]
+
+
+@lru_cache(maxsize=16)
+def programs(layout: Layout, length: int, own_coins: bool) -> Programs:
+    """Return the programs of a layout: `vmap` over the seeds of a device, `shard_map` over the mesh.
+
+    They are cached, so that a second run of the same algorithm in this process is not traced again.
+
+    Args:
+        layout: where the runs lie.
+        length: the largest number of iterations per call of `advance`.
+        own_coins: whether every seed has coins of its own.
+    """
+    algorithm, places, mesh = layout.algorithm, layout.places, layout.mesh
+    seeds, common = PartitionSpec("seeds"), PartitionSpec()
+    start_seeds = jax.vmap(lambda data: start(algorithm, jax.random.wrap_key_data(data), places))
+    advance_seeds = partial(_advance, algorithm, length, places, own_coins)
+    if mesh is None:
+        # The caller keeps this copy, while `advance` reuses the memory of the original.
+        copy = jax.jit(lambda runs: jax.tree.map(jnp.copy, runs))
+        return Programs(jax.jit(start_seeds), jax.jit(advance_seeds, donate_argnums=0), copy, copy)
+    spread = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    coins = seeds if own_coins else common
+    starting = spread(start_seeds, in_specs=seeds, out_specs=layout.specs)
+    advancing = spread(advance_seeds, in_specs=(layout.specs, coins, seeds, common), out_specs=(layout.specs, seeds))
+    shapes = layout.shapes
+    return Programs(
+        jax.jit(starting),
+        jax.jit(advancing, donate_argnums=0),
+        jax.jit(layout.trim, out_shardings=layout.map(lambda spec, leaf: leaf.sharding, shapes)),
+        jax.jit(layout.pad, out_shardings=layout.map(lambda spec, leaf: NamedSharding(mesh, spec), shapes)),
+    )
+
+
+def _advance(
+    algorithm: Algorithm,
+    length: int,
+    places: Places,
+    own_coins: bool,
+    runs: Run,
+    coins: Array,
+    output_at: Array,
+    n: Array,
+) -> tuple[Run, Metrics]:
+    """Run n ≤ length iterations of all seeds; metrics are written into buffers `[seeds, length, …]`."""
+
+    # The seeds are mapped over inside the loop and the step is jitted by itself, so that it is traced only once. JAX
+    # traces a loop that is mapped over a second time with a batch, and again until it knows what is batched.
+    def one(run: Run, coin: Array, output_at: Array) -> tuple[Run, Metrics]:
+        return iterate(algorithm, run, coin, output_at, places)
+
+    step = jax.jit(jax.vmap(one, in_axes=(0, 0 if own_coins else None, 0)))
+    shapes = jax.eval_shape(step, runs, coins[..., 0], output_at)[1]
+    buffers = jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], length, *leaf.shape[1:]), leaf.dtype), shapes)
+
+    def body(i: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
+        runs, buffers = carry
+        runs, metrics = step(runs, coins[..., i], output_at)
+        return runs, jax.tree.map(lambda buffer, value: buffer.at[:, i].set(value), buffers, metrics)
+
+    return jax.lax.fori_loop(0, n, body, (runs, buffers))
