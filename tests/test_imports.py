@@ -1,0 +1,64 @@
+"""Imports point downwards: no folder imports a higher one, and no modules import each other in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# From high to low. A part may import the parts of lower rows; parts of the same row do not import each other.
+LAYERS = """
+    cli
+    reproduction
+    report
+    experiments
+    training
+    api algorithms certify
+    components
+    protocol
+    sampling
+    rules attacks policies
+    environments
+    accelerate registry
+    errors
+"""
+HEIGHT = {part: -row for row, line in enumerate(LAYERS.split("\n")) for part in line.split()}
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "jaxbyz").rglob("*.py")
+}
+
+
+def imported(name: str) -> Iterator[str]:
+    """Modules of the package that a module imports, at the top or inside a function."""
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in FILES)
+        elif isinstance(node, ast.ImportFrom) and node.module in FILES:
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from {module if module in FILES else node.module for module in submodules}
+
+
+IMPORTS = {name: set(imported(name)) for name in FILES}
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_no_folder_imports_a_higher_one():
+    outside_layers = {"jaxbyz", "jaxbyz.__main__"}
+    upward = [
+        f"{name} imports {target}"
+        for name in FILES.keys() - outside_layers
+        for target in IMPORTS[name] - outside_layers
+        if part_of(name) != part_of(target) and HEIGHT[part_of(target)] >= HEIGHT[part_of(name)]
+    ]
+    assert not upward
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    TopologicalSorter(IMPORTS).prepare()  # raises CycleError, which names the modules
