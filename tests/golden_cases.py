@@ -1,6 +1,6 @@
-"""Runs and single calls whose numbers are kept in `data/golden.json`, so that a change of them is noticed.
+"""Runs and single calls whose numbers are recorded in `data/golden.json`.
 
-Record them again with `python tests/golden_cases.py`, and only after a change that is meant to change numbers.
+Run `python tests/golden_cases.py` to record them again, and only after a change that is meant to change numbers.
 """
 
 from __future__ import annotations
@@ -82,21 +82,32 @@ def messages() -> jax.Array:
     return jnp.asarray(rows, jnp.float32)
 
 
-def calls() -> dict[str, Any]:
-    """Every rule, pre-aggregator, agreement and attack on the same messages."""
+def rule_calls() -> dict[str, Any]:
+    """Apply every rule, pre-aggregator and agreement to the same messages."""
     from jaxbyz.rules import aggregators, pre_aggregators
 
-    key, mask, found = jax.random.key(7), jnp.arange(11) >= 9, {}
+    key, found = jax.random.key(7), {}
     for name in aggregators.names():
         found[f"aggregate {name}"] = summary(jb.aggregate(name, key, messages(), byzantine=2))
     for name in pre_aggregators.names():
         found[f"aggregate {name}+rfa"] = summary(jb.aggregate(f"{name}+rfa", key, messages(), byzantine=2))
     for name in ("mda", "gda", "trimmed-mean", "clipped-gossip"):
         found[f"agree {name}"] = summary(jb.agree(name, key, messages(), byzantine=2, rounds=2, attack="large-noise"))
+    return found
+
+
+def attack_calls() -> dict[str, Any]:
+    """Let every attack forge the same messages."""
+    key, mask, found = jax.random.key(7), jnp.arange(11) >= 9, {}
     for name in ATTACKS:
         for on in ("gradients", "parameters"):
             found[f"attack {name} on {on}"] = summary(jb.attack(name, key, messages(), mask, rule="rfa", on=on))
     return found
+
+
+def calls() -> dict[str, Any]:
+    """Return the numbers of all single calls."""
+    return {**rule_calls(), **attack_calls()}
 
 
 ATTACKS = (

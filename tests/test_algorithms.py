@@ -1,4 +1,4 @@
-"""Algorithms: equalities the paper states, one compiled program, honest bookkeeping."""
+"""Algorithms: equalities that the paper states, a single compiled program, correct metrics and outputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_same_seed_same_bits_and_other_seed_other_bits():
 
 
 def test_robust_rules_do_not_hide_that_honest_agents_diverge():
-    """Rules make zeros of what is not a number: parameters stay finite, `finite` says what happened."""
+    """Rules replace non-finite messages by zeros, so parameters stay finite; the metric `finite` reports it."""
 
     def first_step(environment, rate):
         parts = {"aggregator": jb.rfa(), "agreement": jb.Agreement(jb.mda(1), 3), "optimizer": optax.sgd(rate)}
@@ -95,13 +95,13 @@ def test_robust_rules_do_not_hide_that_honest_agents_diverge():
     def endless(key, state, action):
         return ENV.step(key, state, action)._replace(reward=jnp.float32(jnp.inf))
 
-    assert first_step(ENV, jnp.inf) == 0  # what they propose
-    assert first_step(ENV._replace(step=endless), 1e-2) == 0  # what they estimate
+    assert first_step(ENV, jnp.inf) == 0  # the proposed parameters overflow
+    assert first_step(ENV._replace(step=endless), 1e-2) == 0  # the estimates overflow
 
 
 @pytest.mark.slow
 def test_a_sweep_is_the_runs_it_is_made_of():
-    """vmap over seeds folds lanes into one loop; every run must come out as if alone."""
+    """vmap over seeds merges all lanes into one loop; every run must end as if it had run alone."""
     algorithm = robust(attack=jb.avg_zero())
     coins = jb.common_coins(jax.random.key(5), 0.3, 5)
     keys = jax.random.split(jax.random.key(0), 3)
@@ -113,8 +113,8 @@ def test_a_sweep_is_the_runs_it_is_made_of():
         np.testing.assert_allclose(sweep.metrics.returns[i], one.metrics.returns, rtol=1e-6)
 
 
-def in_a_table(make, **parts):
-    """An algorithm in an environment whose tables are constants of the program."""
+def on_the_tabular_mdp(make, **parts):
+    """Return an algorithm in an environment whose tables are constants of the program."""
     page = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
     common = {"agents": 3, "aggregator": jb.rfa(), "optimizer": optax.sgd(0.1), "page": page, "p": 0.5}
     return make(tabular.environment(), tabular.policy(), **common, **parts)
@@ -122,9 +122,9 @@ def in_a_table(make, **parts):
 
 @pytest.mark.slow
 def test_own_coins_under_vmap():
-    """Without shared coins every seed follows its own key's coins, and comes out as if alone."""
+    """Without shared coins every seed follows the coins of its own key and ends as if it had run alone."""
     keys = jax.random.split(jax.random.key(0), 3)
-    algorithm = in_a_table(jb.decbyzpg, agreement=None)
+    algorithm = on_the_tabular_mdp(jb.decbyzpg, agreement=None)
     sweep = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, 8)))(keys)
     coins = np.asarray(sweep.metrics.coin)
     assert coins[:, 0].all() and len(np.unique(coins, axis=0)) > 1
@@ -136,21 +136,21 @@ def test_own_coins_under_vmap():
 
 
 def test_own_coins_with_a_server():
-    """The branches of ByzPG differ in who samples; traced only."""
+    """The two branches of ByzPG differ in who samples. The program is only traced here."""
     keys = jax.random.split(jax.random.key(0), 3)
-    algorithm = in_a_table(jb.byzpg)
+    algorithm = on_the_tabular_mdp(jb.byzpg)
     shapes = jax.eval_shape(jax.vmap(lambda key: jb.train(algorithm, key, 2)), keys)
     assert shapes.run.state.parameters.shape == (3, 1, tabular.policy().size)
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_switch_runs_what_cond_runs(own):
+def test_cond_on_coin_computes_what_cond_computes(own):
     table = jnp.arange(3.0)  # a constant of both branches
     coin = jnp.array([True, False, True, False]) if own else jnp.bool_(True)
     x = jnp.arange(12.0).reshape(4, 3)
     run = jax.vmap(lambda c, x: cond_on_coin(c, lambda x: x + table, lambda x: x * table, x), (0 if own else None, 0))
-    wanted = jnp.where(coin[:, None] if own else coin, x + table[None], x * table[None])
-    np.testing.assert_array_equal(jax.jit(run)(coin, x), wanted)
+    expected = jnp.where(coin[:, None] if own else coin, x + table[None], x * table[None])
+    np.testing.assert_array_equal(jax.jit(run)(coin, x), expected)
     branches = str(jax.make_jaxpr(run)(coin, x)).count("cond[")
     assert branches == (0 if own else 1)
 
@@ -220,7 +220,7 @@ def test_agreement_brings_honest_agents_together_under_equivocation():
 
 
 def test_byzantine_state_is_never_altered():
-    """Everybody, Byzantine or not, ends every iteration with parameters the protocol gave: finite and together."""
+    """Every agent, Byzantine or not, ends each iteration with the parameters that the protocol gave it."""
     out = run(robust(attack=jb.large_noise(scale=1e6), agreement=jb.Agreement(jb.mda(1), 6)))
     parameters = np.asarray(out.run.state.parameters)
     assert np.abs(parameters - parameters[0]).max() < 1e-4
@@ -240,7 +240,7 @@ def test_server_samples_alone_when_the_coin_is_zero():
 def test_metrics_count_what_was_sent_and_sampled():
     out = run(robust(attack=jb.avg_zero()))
     coins = np.asarray(out.metrics.coin)
-    np.testing.assert_array_equal(out.metrics.trajectories, np.where(coins, PAGE.N, PAGE.B))
+    np.testing.assert_array_equal(out.metrics.batch, np.where(coins, PAGE.N, PAGE.B))
     np.testing.assert_allclose(out.metrics.bytes_sent, (1 + 3) * 5 * 5 * POLICY.size * 4)
     assert np.all(np.asarray(out.metrics.byzantine).sum(axis=1) == 1)
     assert np.all(np.asarray(out.metrics.ess)[coins == 1] == 1)
@@ -252,7 +252,7 @@ def test_metrics_count_what_was_sent_and_sampled():
 
 @pytest.mark.parametrize("algorithm", ["decbyzpg", "byzpg"])
 def test_a_program_for_thousands_of_agents_is_no_longer_than_for_hundreds(algorithm):
-    """Nothing is written out agent by agent, and counts of bytes may exceed an int32."""
+    """No part of the program is unrolled over agents, and byte counts may exceed an int32."""
 
     def lines(agents: int) -> int:
         options = {"agents": agents, "byzantine": agents // 6, "attack": "avg-zero", "hidden": (300, 300)}
@@ -275,14 +275,14 @@ def test_a_users_own_rule_attack_and_environment():
     algorithm = robust(aggregator=from_function(middle), attack=attack_from(loud))
     out = run(algorithm)
     assert np.isfinite(np.asarray(out.metrics.returns)).all()
-    assert np.isnan(np.asarray(out.metrics.byzantine_weight)).all()  # nothing is known of a plain function's shares
+    assert np.isnan(np.asarray(out.metrics.byzantine_weight)).all()  # the shares of a plain function are unknown
     with pytest.raises(ValueError, match="must return one vector"):
         jb.aggregate(lambda messages: messages, jax.random.key(0), jnp.ones((3, 2)))
 
 
 @pytest.mark.parametrize(("p", "period"), [(1.0, None), (0.3, 1), (0.3, 3), (0.3, 10**9), (0.3, None)])
 def test_coins_last_as_long_as_the_trajectories(p, period):
-    """No more are drawn than there is use for, and they are those of the longest sequence."""
+    """Only as many coins as needed are drawn, and they are a prefix of the longest sequence."""
     algorithm, key = robust(p=p, period=period), jax.random.key(2)
     longest = np.asarray(training.common_coins(key, p, 200) if period is None else np.arange(200) % period == 0)
     for trajectories in (1, 6, 7, 8, 100):
@@ -307,4 +307,44 @@ def test_outputs_are_last_sampled_and_best():
         state, metrics = jax.jit(algorithm.step)(state, coin)
         returns.append(float(metrics.returns))
     np.testing.assert_allclose(out.run.outputs.best, trail[int(np.argmax(returns))], atol=1e-5)
-    assert any(np.allclose(out.run.outputs.sampled, parameters, atol=1e-5) for parameters in trail)
+    np.testing.assert_allclose(out.run.state.parameters, state.parameters, atol=1e-5)
+
+
+def test_the_sampled_output_is_the_iterate_that_common_sample_names():
+    """θ_T̂ is the parameters before iteration T̂, for several seeds whose T̂ differ."""
+    algorithm, T = on_the_tabular_mdp(jb.decbyzpg, agreement=None), 6
+    train, step = jax.jit(lambda key: jb.train(algorithm, key, T)), jax.jit(algorithm.step)
+    named = set()
+    for seed in range(5):
+        key = jax.random.key(seed)
+        out, state, iterates = train(key), algorithm.init(key), []
+        for coin in training.algorithm_coins(algorithm, training.common_seed(key), T):
+            iterates.append(np.asarray(state.parameters))
+            state, _ = step(state, coin)
+        at = int(training.sampled_iteration(training.common_seed(key), T))
+        np.testing.assert_allclose(out.run.outputs.sampled, iterates[at], atol=1e-5)
+        distances = [np.abs(iterates[at] - other).max() for t, other in enumerate(iterates) if t != at]
+        assert min(distances) > 1e-4  # another iterate would not pass
+        named.add(at)
+    assert len(named) > 2
+
+
+def test_limits_of_named_rules_hold_in_python():
+    options = {**common(agents=13, byzantine=6), "agreement": None}
+    with pytest.raises(UsageError, match="exceeds the limit 1/4 of aggregator krum: at most 3") as refused:
+        jb.decbyzpg(ENV, POLICY, **options, aggregator="krum")
+    assert "--" not in str(refused.value)
+    jb.decbyzpg(ENV, POLICY, **options, aggregator="krum", unsafe=True)
+    with pytest.raises(UsageError, match="exceeds the limit 1/4 of agreement mda"):
+        jb.decbyzpg(ENV, POLICY, **{**options, "agreement": "mda"}, aggregator="rfa")
+    with pytest.raises(UsageError, match="exceeds the limit 1/2 of algorithm byzpg"):
+        jb.byzpg(ENV, POLICY, **common(agents=4, byzantine=2), aggregator=jb.rfa())
+
+
+def test_an_agreement_by_name_is_the_agreement_itself():
+    by_name = run(robust(agreement="mda:rounds=3", attack="large-noise"))
+    assert_same(by_name, run(robust(agreement=jb.Agreement(jb.mda(1), 3), attack="large-noise")))
+    with pytest.raises(UsageError, match="rounds must be a whole number"):
+        robust(agreement="mda:rounds=0")
+    with pytest.raises(UsageError, match="agreement='mdaa' is unknown; did you mean 'mda'"):
+        robust(agreement="mdaa")

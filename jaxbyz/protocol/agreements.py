@@ -121,7 +121,7 @@ def gossip_on_graph(
     radius: float | None = None,
     neighbours: int | None = None,
 ) -> Rule:
-    """ClippedGossip on a named graph: complete, ring, torus or random-regular, with Metropolis weights."""
+    """Return ClippedGossip on a named graph (complete, ring, torus or random-regular) with Metropolis weights."""
     weights = graphs.metropolis_weights(graphs.graph(graph, agents, degree=degree, seed=seed))
     return clipped_gossip(weights, byzantine, radius=radius, neighbours=neighbours)
 
@@ -129,6 +129,11 @@ def gossip_on_graph(
 agreements = Registry("agreement")
 agreements.add("none", lambda: None, "no agreement: every agent keeps its own parameters")
 agreements.add("mda", mda, "Minimum Diameter Averaging, exact (Algorithm 3)", QUARTER)
-agreements.add("gda", monna, "Greedy Diameter Averaging: mean of the nearest to one's own (appendix A.3)", FIFTH)
+agreements.add(
+    "gda",
+    monna,
+    "Greedy Diameter Averaging: mean of the n − f nearest vectors (appendix A.3)",
+    FIFTH,
+)
 agreements.add("trimmed-mean", trimmed_mean, "coordinate-wise trimmed mean (El-Mhamdi et al. 2021)", THIRD)
 agreements.add("clipped-gossip", gossip_on_graph, "clipped averaging with neighbours on a graph", HALF)

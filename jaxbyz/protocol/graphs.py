@@ -1,26 +1,29 @@
-"""Who hears whom: graphs of agents as 0/1 matrices, and doubly stochastic weights on them."""
+"""Communication graphs as boolean matrices `[K, K]`, symmetric with an empty diagonal, and mixing weights on them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, unknown
 
 GRAPHS = ("complete", "ring", "torus", "random-regular")
 
 
 def complete(agents: int) -> np.ndarray:
-    """Everybody hears everybody. [K, K] bool, symmetric, empty diagonal, as all graphs here."""
+    """Return the complete graph."""
     return ~np.eye(agents, dtype=bool)
 
 
 def ring(agents: int) -> np.ndarray:
-    """Everybody hears the one before and the one after."""
+    """Return the ring, in which every agent has two neighbours."""
     return _circulant(agents, (1,))
 
 
 def torus(agents: int) -> np.ndarray:
-    """A grid r × c, r·c = K as square as can be, with opposite edges joined: four neighbours each (fewer if r ≤ 2)."""
+    """Return an r × c grid with opposite edges joined, r·c = K and as square as possible.
+
+    Every agent has four neighbours, or fewer if r ≤ 2.
+    """
     rows = max(r for r in range(1, int(agents**0.5) + 1) if agents % r == 0)
     columns = agents // rows
     place = np.arange(agents).reshape(rows, columns)
@@ -33,15 +36,14 @@ def torus(agents: int) -> np.ndarray:
 
 
 def random_regular(agents: int, degree: int = 4, seed: int = 0) -> np.ndarray:
-    """A connected random graph in which everybody has `degree` neighbours.
+    """Return a connected random graph in which every agent has `degree` neighbours.
 
-    From a circulant graph by random exchanges of two edges' ends (a–b, c–d to a–c, b–d), which keep every degree;
-    redone with the next draw should it fall apart.
+    It starts from a circulant graph and swaps the ends of two random edges many times (a–b and c–d become a–c and b–d),
+    which preserves all degrees. The swaps are repeated while the result is not connected.
     """
     if not 0 < degree < agents or agents * degree % 2:
         raise UsageError(
-            f"degree={degree} of agents={agents}: between 1 and {agents - 1}, with degree·agents even "
-            f"(no graph has an odd number of odd degrees)"
+            f"degree={degree} with agents={agents}: must be between 1 and {agents - 1}, and degree·agents must be even"
         )
     steps = tuple(range(1, degree // 2 + 1)) + ((agents // 2,) if degree % 2 else ())
     rng = np.random.default_rng(seed)
@@ -61,16 +63,16 @@ def random_regular(agents: int, degree: int = 4, seed: int = 0) -> np.ndarray:
 
 
 def graph(name: str, agents: int, *, degree: int = 4, seed: int = 0) -> np.ndarray:
-    """A graph by name; `degree` and `seed` are for random-regular."""
+    """Return a graph by its name; `degree` and `seed` apply to `random-regular`."""
     if name == "random-regular":
         return random_regular(agents, degree, seed)
     if name not in GRAPHS:
-        raise UsageError(f"graph={name!r} is unknown; known: {', '.join(GRAPHS)}")
+        raise UsageError(unknown("graph", name, GRAPHS))
     return {"complete": complete, "ring": ring, "torus": torus}[name](agents)
 
 
 def connected(adjacency: np.ndarray) -> bool:
-    """Whether there is a path between any two."""
+    """Return whether there is a path between any two agents."""
     reached = np.zeros(len(adjacency), bool)
     reached[:1] = True
     for _ in range(len(adjacency)):
@@ -79,9 +81,12 @@ def connected(adjacency: np.ndarray) -> bool:
 
 
 def metropolis_weights(adjacency: np.ndarray) -> np.ndarray:
-    """W_ij = 1/(1 + max(d_i, d_j)) for neighbours, the rest of each row on the diagonal: symmetric, rows sum to one.
+    """Return the Metropolis weights W_ij = 1/(1 + max(d_i, d_j)) for neighbours of degrees d_i and d_j.
 
-    On the complete graph 1/K everywhere. (Xiao & Boyd 2004.)
+    The diagonal makes every row sum to one. W is symmetric; on the complete graph all entries are 1/K.
+
+    References:
+        Xiao and Boyd, Fast linear iterations for distributed averaging, 2004.
     """
     degrees = adjacency.sum(axis=1)
     weights = np.where(adjacency, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -89,12 +94,13 @@ def metropolis_weights(adjacency: np.ndarray) -> np.ndarray:
 
 
 def spectral_gap(weights: np.ndarray) -> float:
-    """1 − the second largest absolute eigenvalue of W: how fast plain averaging on the graph agrees."""
+    """Return 1 minus the second largest absolute eigenvalue of W: how fast plain averaging on the graph converges."""
     values = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(1.0 - (values[-2] if len(values) > 1 else 0.0))
 
 
 def _circulant(agents: int, steps: tuple[int, ...]) -> np.ndarray:
+    """Return the graph that joins every agent to those `steps` further along a ring."""
     adjacency = np.zeros((agents, agents), bool)
     places = np.arange(agents)
     for step in steps:

@@ -1,4 +1,4 @@
-"""Who is Byzantine in iteration t: the paper lets the honest set H_t change every iteration."""
+"""Schedules: who is Byzantine in iteration t. The paper lets the honest set H_t change in every iteration."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from jaxbyz.registry import Registry
 
-Schedule = Callable[[PRNGKeyArray, Int[Array, ""]], Bool[Array, " K"]]  # (key of the iteration, t) -> mask [K]
+# (key of the iteration, t) -> mask [K], True for Byzantine agents
+Schedule = Callable[[PRNGKeyArray, Int[Array, ""]], Bool[Array, " K"]]
 
 
 def fixed(agents: int, byzantine: int) -> Schedule:
-    """The last f agents, always."""
+    """Always the last f agents."""
     return lambda key, t: jnp.arange(agents) >= agents - byzantine
 
 
 def rotating(agents: int, byzantine: int) -> Schedule:
-    """f consecutive agents, starting one place further every iteration."""
+    """f consecutive agents, shifted by one in every iteration."""
     return lambda key, t: (jnp.arange(agents) - t) % agents < byzantine
 
 
 def random(agents: int, byzantine: int) -> Schedule:
-    """f agents drawn anew every iteration."""
-
-    def mask(key: PRNGKeyArray, t: Int[Array, ""]) -> Bool[Array, " K"]:
-        return jax.random.permutation(key, agents) < byzantine
-
-    return mask
+    """f agents drawn at random in every iteration."""
+    return lambda key, t: jax.random.permutation(key, agents) < byzantine
 
 
 schedules = Registry("schedule")
