@@ -92,7 +92,7 @@ def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Pat
     from jaxbyz.experiments.config import resolve
     from jaxbyz.experiments.run_folder import write_json
     from jaxbyz.report.tables import summarise
-    from jaxbyz.reproduction.parts import recorded
+    from jaxbyz.reproduction.result_files import train_and_record
 
     path = out / f"{name}.json"
     if path.exists():
@@ -101,7 +101,7 @@ def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Pat
     if trajectories is not None:
         options["trajectories"] = trajectories
     config = resolve(options.pop("preset", None), **{**options, "seeds": seeds})
-    done, record = recorded(name, config)
+    done, record = train_and_record(name, config)
     x = record["trajectories"]
     out.mkdir(parents=True, exist_ok=True)
     write_json(
@@ -122,7 +122,7 @@ def row(path: Path) -> str:
     """Mean over seeds at four points, the worst seed at the end, trajectories to 400 and 450."""
     import numpy as np
 
-    from jaxbyz.report.tables import arrival
+    from jaxbyz.report.statistics import first_reached
 
     data = json.loads(path.read_text())
     x, y = np.array(data["trajectories"]), np.array(data["return"])
@@ -131,7 +131,7 @@ def row(path: Path) -> str:
     ]
     reached = []
     for level in (400, 450, 475):
-        at = arrival(x, y.mean(axis=0), level)
+        at = first_reached(x, y.mean(axis=0), level)
         reached.append("    –" if np.isnan(at) else f"{int(at):5d}")
     return " | ".join(
         [*cells, f"{y[:, -1].mean():6.1f}", f"{y[:, -1].min():6.1f}", *reached, f"{data['seconds']:6.1f} s"]
@@ -142,7 +142,7 @@ def draw(folder: Path, picture: Path) -> None:
     """Three panels, one an attack: the tolerant federation, the naive one, one agent alone, and the best preset."""
     import numpy as np
 
-    from jaxbyz.report.plots import curve, figure, save
+    from jaxbyz.report.plots import draw_curve, figure, save
 
     shown = {"decbyzpg-{}": "DecByzPG", "dec-page-pg-{}": "Dec-PAGE-PG (naive)", "page-pg": "PAGE-PG alone (K=1)"}
     shown["best-{}"] = "DecByzPG, preset cartpole-best"
@@ -152,7 +152,7 @@ def draw(folder: Path, picture: Path) -> None:
             path = folder / f"{pattern.format(attack)}.json"
             if path.exists():
                 data = json.loads(path.read_text())
-                curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
+                draw_curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
         panel.set_title(attack)
         panel.set_xlabel("trajectories per agent")
     axes[0].set_ylabel("return of honest agents")
@@ -165,12 +165,12 @@ def draw_named(folder: Path, names: list[str], picture: Path) -> None:
     """The named curves in one panel."""
     import numpy as np
 
-    from jaxbyz.report.plots import curve, figure, save
+    from jaxbyz.report.plots import draw_curve, figure, save
 
     drawing, panel = figure(1, width=6.4, height=3.8)
     for name in names:
         data = json.loads((folder / f"{name}.json").read_text())
-        curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
+        draw_curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
     panel.set_xlabel("trajectories per agent")
     panel.set_ylabel("return of honest agents")
     panel.legend(fontsize=8)

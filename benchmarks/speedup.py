@@ -16,7 +16,7 @@ from jaxbyz.accelerate.setup import prepare
 from jaxbyz.experiments import run as experiment
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.run_folder import describe_environment, write_json
-from jaxbyz.report.tables import arrival, smoothed
+from jaxbyz.report.statistics import first_reached, smoothed
 
 LEVEL, WIDTH, MOST = 400, 16, 640
 STEPS = (5e-3, 1e-2, 2e-2, 4e-2)
@@ -28,7 +28,7 @@ def measure(who: dict, batch: int, eta: float, seeds: int) -> dict:
     options = {**who, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
     done = experiment.run(resolve("cartpole-best", trajectories=MOST, **options))
     x, y = smoothed(done.metrics, WIDTH)
-    arrived = float(arrival(x, y.mean(axis=0), LEVEL))
+    arrived = float(first_reached(x, y.mean(axis=0), LEVEL))
     return {
         "batch": batch,
         "eta": eta,

@@ -19,7 +19,7 @@ from IPython.display import Image
 import jaxbyz as jb
 from jaxbyz.accelerate.platform import prepare
 from jaxbyz.report import plots
-from jaxbyz.report.agreement_rounds import Trace, plane, trace_agreement
+from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_agreement
 from jaxbyz.sampling.page import sampler
 
 prepare()
@@ -57,7 +57,7 @@ truth = fresh.mean(axis=0)  # as near as K fresh large batches come
 
 def scatter(axes, points, title, onto=large[:10], **style):
     """Points [n, D] along the two directions in which `onto` differs most."""
-    axes.scatter(*plane(np.asarray(points), np.asarray(onto)).T, **style)
+    axes.scatter(*project_to_plane(np.asarray(points), np.asarray(onto)).T, **style)
     axes.set_title(title, fontsize=10)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -68,7 +68,7 @@ for panel, (points, title) in zip(
     axes, [(large, f"large batches, N={N}"), (small, f"small batches alone, B={B}"), (corrected, "small, corrected")],
     strict=True,
 ):  # fmt: skip
-    scatter(panel, points, title, color=plots.HONEST)
+    scatter(panel, points, title, color=plots.HONEST_COLOUR)
     scatter(panel, truth[None], title, color="black", marker="+", s=120)
 drawing
 
@@ -92,8 +92,8 @@ names = ["avg-zero", "ipm"] if QUICK else ["avg-zero", "large-noise:scale=20", "
 heard = {name: jb.attack(name, keys[3], large, mask, rule="rfa")[0] for name in names}  # by the first agent, [K, D]
 drawing, axes = plots.figure(len(names), width=11, height=3.2, sharex=True, sharey=True)
 for panel, (name, messages) in zip(axes, heard.items(), strict=True):
-    scatter(panel, messages[~mask], name, color=plots.HONEST, label="honest")
-    scatter(panel, messages[mask], name, color=plots.LIAR, marker="X", s=60, label="liars")
+    scatter(panel, messages[~mask], name, color=plots.HONEST_COLOUR, label="honest")
+    scatter(panel, messages[mask], name, color=plots.BYZANTINE_COLOUR, marker="X", s=60, label="liars")
 axes[0].legend(fontsize=8)
 drawing
 
@@ -114,7 +114,7 @@ for name, messages in heard.items():
 
 drawing, axes = plots.figure(len(names), width=11, height=3.2)
 for panel, (name, messages) in zip(axes, heard.items(), strict=True):
-    scatter(panel, messages[~mask], name, color=plots.HONEST, alpha=0.3)
+    scatter(panel, messages[~mask], name, color=plots.HONEST_COLOUR, alpha=0.3)
     for rule, vector, colour in zip(rules, results[name], plots.COLOURS[1:], strict=False):
         scatter(panel, vector[None], name, color=colour, marker="D", label=rule)
 axes[0].legend(fontsize=8)
@@ -138,7 +138,7 @@ for i, now in enumerate(np.asarray(held)):
     print(f"after {i} rounds: diameter {apart.max():.2e}")
 
 # %%
-trace = Trace(np.asarray(held)[None], np.asarray(sent)[None], np.asarray(mask)[None])
+trace = AgreementTrace(np.asarray(held)[None], np.asarray(sent)[None], np.asarray(mask)[None])
 path = plots.agreement_animation(trace, tempfile.mkdtemp() + "/agreement.gif", fps=1.5, size=3.6)
 Image(filename=path, format="gif")
 

@@ -80,8 +80,8 @@ names = ["avg-zero", "undertow"] if QUICK else ["alie", "avg-zero", "undertow"]
 drawing, axes = plots.figure(len(names), width=10, height=3.6, sharex=True, sharey=True)
 for panel, name in zip(axes, names, strict=True):
     heard = jb.attack(name, jax.random.key(0), messages, mask)[0]
-    panel.scatter(*heard[~mask].T, color=plots.HONEST, alpha=0.4, label="honest")
-    panel.scatter(*heard[mask].T, color=plots.LIAR, marker="X", s=60, label="liars")
+    panel.scatter(*heard[~mask].T, color=plots.HONEST_COLOUR, alpha=0.4, label="honest")
+    panel.scatter(*heard[mask].T, color=plots.BYZANTINE_COLOUR, marker="X", s=60, label="liars")
     for rule, colour in zip(rules, plots.COLOURS[2:], strict=False):
         panel.scatter(*jb.aggregate(rule, jax.random.key(1), heard, byzantine=f), color=colour, marker="D", label=rule)
     panel.plot(*np.asarray(honest_mean(messages, mask)), "k+", markersize=12, label="honest mean")

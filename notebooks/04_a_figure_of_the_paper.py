@@ -14,8 +14,8 @@ import numpy as np
 from jaxbyz.accelerate.platform import prepare
 from jaxbyz.experiments import run as experiment
 from jaxbyz.report import plots
-from jaxbyz.report.statistics import stratified_iqm
-from jaxbyz.report.tables import comparison, final_returns, smoothed
+from jaxbyz.report.statistics import final_returns, smoothed, stratified_iqm
+from jaxbyz.report.tables import comparison
 
 prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
@@ -51,7 +51,7 @@ paper = {
 drawing, axes = plots.figure(width=7.5)
 for (name, run), colour in zip(runs.items(), plots.COLOURS, strict=False):
     x, y = smoothed(run.metrics, 4 if QUICK else 100)
-    plots.curve(axes, x, y, name, color=colour)
+    plots.draw_curve(axes, x, y, name, color=colour)
     at = np.arange(9) * 1000
     shown = at <= x[-1]
     axes.plot(at[shown], np.array(paper[name])[shown], "o", color=colour, markersize=4)

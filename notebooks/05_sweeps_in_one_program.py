@@ -69,7 +69,7 @@ print(f"{curves[..., 0].size} runs of {T} iterations in {time.monotonic() - star
 drawing, axes = plots.figure(len(scales), width=10, height=3.2, sharey=True, squeeze=False)
 for panel, scale, rows in zip(axes[0], scales, curves, strict=True):
     for eta, seeds in zip(etas, rows, strict=True):
-        plots.curve(panel, page.N * (1 + np.arange(T)), seeds, f"η = {eta:g}")
+        plots.draw_curve(panel, page.N * (1 + np.arange(T)), seeds, f"η = {eta:g}")
     panel.set_title(f"noise of scale {scale:g}", fontsize=10)
     panel.set_xlabel("trajectories per agent")
 axes[0, 0].set_ylabel("return of honest agents")

@@ -1,4 +1,4 @@
-"""Pictures and the report: what they show is what the files hold."""
+"""Pictures and the report show the numbers of the run folders."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from jaxbyz.cli.options import config_from
 from jaxbyz.experiments import run as experiment
 from jaxbyz.experiments.presets import PRESETS
 from jaxbyz.report import plots
-from jaxbyz.report.agreement_rounds import plane, replay
-from jaxbyz.report.html import page, page_data
-from jaxbyz.report.runs import command, label, labels, load_runs, shares_over_time, table_of
-from jaxbyz.report.statistics import interquartile_mean, stratified_iqm
+from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_run
+from jaxbyz.report.html_report import fill_template, report_data
+from jaxbyz.report.runs import METRIC_LABELS, attack_table, label, labels, load_runs, shares_over_time, training_command
+from jaxbyz.report.statistics import interquartile_mean, smoothed, stratified_iqm
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def runs(folders):
 
 
 def late_mean(folder):
-    """Final return of each seed straight from metrics.npz: the mean over the last 5 % of trajectories."""
+    """Compute the final return of each seed from metrics.npz: the mean over the last 5 % of trajectories."""
     with np.load(folder / "metrics.npz") as data:
         late = data["trajectories"] >= 0.95 * data["trajectories"][:, -1:]
         return np.array([row[keep].mean() for row, keep in zip(data["returns"], late, strict=True)])
@@ -60,8 +60,8 @@ def test_stratified_intervals_agree_with_rliable():
     assert (low, high) == (pytest.approx(-0.41877, abs=0.02), pytest.approx(0.17185, abs=0.02))
 
 
-def test_strata_are_drawn_within():
-    """Between-stratum spread must not widen the interval: constant strata have none."""
+def test_the_bootstrap_resamples_within_strata():
+    """Differences between strata do not widen the interval: with constant strata it has length zero."""
     value, low, high = stratified_iqm([np.full(4, 1.0), np.full(4, 9.0)], resamples=200)
     assert value == low == high == 5.0
 
@@ -69,29 +69,29 @@ def test_strata_are_drawn_within():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_command_repeats_the_configuration(preset):
     config = jb.resolve(preset, seeds=3, attack="large-noise:scale=10.0", tolerance=1e-3, unsafe=True)
-    words = shlex.split(command(config))
+    words = shlex.split(training_command(config))
     assert words[:2] == ["jaxbyz", "train"]
     assert config_from(build_parser("train").parse_args(words[1:])) == config
 
 
-def test_replay_is_the_run(runs):
+def test_the_trace_repeats_the_run(runs):
     run = runs[0]
     T = run.metrics["returns"].shape[1]
-    trace = replay(run.config, seed=1, iterations=T + 5)
+    trace = trace_run(run.config, seed=1, iterations=T + 5)
     assert trace.parameters.shape == (T, 3, 5, run.policy["last"].shape[-1])
     np.testing.assert_array_equal(trace.byzantine, run.metrics["byzantine"][1])
     np.testing.assert_allclose(trace.parameters[-1, -1], run.policy["last"][1], rtol=1e-4, atol=1e-6)
-    np.testing.assert_array_equal(trace.sent, trace.parameters)  # AvgZero tells the truth in the agreement
+    np.testing.assert_array_equal(trace.sent, trace.parameters)  # AvgZero does not attack the agreement
     with pytest.raises(jb.UsageError, match="no agreement"):
-        replay(jb.resolve(algorithm="byzpg"))
+        trace_run(jb.resolve(algorithm="byzpg"))
 
 
-def test_replay_shows_what_liars_tell(tmp_path, runs):
-    trace = replay(runs[1].config, iterations=2)
-    liars = trace.byzantine[0]
-    assert np.abs(trace.sent[:, :, liars]).max() > 100  # LargeNoise
-    np.testing.assert_array_equal(trace.sent[:, :, ~liars], trace.parameters[:, :, ~liars])
-    spread = np.ptp(trace.parameters[:, :, ~liars], axis=2).max(axis=(0, 2))
+def test_the_trace_has_the_forged_messages(tmp_path, runs):
+    trace = trace_run(runs[1].config, iterations=2)
+    byzantine = trace.byzantine[0]
+    assert np.abs(trace.sent[:, :, byzantine]).max() > 100  # LargeNoise
+    np.testing.assert_array_equal(trace.sent[:, :, ~byzantine], trace.parameters[:, :, ~byzantine])
+    spread = np.ptp(trace.parameters[:, :, ~byzantine], axis=2).max(axis=(0, 2))
     assert spread[0] > 0 and spread[-1] < 1e-3 * spread[0]  # [rounds]: honest agents meet
     from PIL import Image
 
@@ -99,13 +99,30 @@ def test_replay_shows_what_liars_tell(tmp_path, runs):
         assert picture.n_frames == 6
 
 
-def test_plane_keeps_distances_within_a_plane():
+def test_frames_of_the_agreement(runs):
+    generator = np.random.default_rng(0)
+    held = np.stack([generator.normal(size=(5, 7)), np.zeros((5, 7))])  # proposals, then everybody at the same point
+    sent = held.copy()
+    sent[:, 4] = 1e6
+    frames = plots.agreement_frames(AgreementTrace(held[None], sent[None], np.arange(5)[None] == 4), size=2.0)
+    titles = [frame.axes[0].get_title() for frame in frames]
+    assert titles == ["iteration 0, proposals", "iteration 0, after round 1"]
+    axes = frames[1].axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["honest", "Byzantine"]
+    honest, forged = (dots.get_offsets() for dots in axes.collections)
+    np.testing.assert_allclose(honest, project_to_plane(held[1, :4], held[0, :4]), atol=1e-12)
+    assert np.abs(forged).max() == pytest.approx(0.97 * axes.get_xlim()[1])  # far outside, drawn at the edge
+    paths = [line.get_xydata() for line in axes.lines[:4]]
+    np.testing.assert_allclose(np.stack(paths, axis=1)[0], project_to_plane(held[0, :4], held[0, :4]))
+
+
+def test_the_projection_keeps_distances_within_a_plane():
     generator = np.random.default_rng(0)
     points = generator.normal(size=(6, 2)) @ generator.normal(size=(2, 9)) + 4.0
-    flat = plane(points, points)
+    flat = project_to_plane(points, points)
     apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
     np.testing.assert_allclose(np.linalg.norm(flat[:, None] - flat[None], axis=-1), apart, atol=1e-9)
-    np.testing.assert_allclose(plane(points[:1], points[:1]), 0.0)  # one point has no directions
+    np.testing.assert_allclose(project_to_plane(points[:1], points[:1]), 0.0)  # one point has no directions
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
@@ -119,23 +136,23 @@ def test_a_folder_of_runs_stands_for_them(folders, runs):
     assert twice[1].endswith("again") and label(runs[0]) in twice[0]
 
 
-def test_the_table_of_attacks_and_rules(folders, runs):
-    table = table_of(runs)
-    assert (table.rules, table.attacks) == (["decbyzpg · rfa", "decbyzpg · krum"], ["avg-zero", "large-noise"])
-    np.testing.assert_allclose(table.cells[0][0].seeds, late_mean(folders[0]))
-    assert table.cells[0][1].mean == pytest.approx(late_mean(folders[0]).mean() + 3.25)
-    assert table.cells[1][1] is None
+def test_the_table_of_defences_and_attacks(folders, runs):
+    table = attack_table(runs)
+    assert (table.defences, table.attacks) == (["decbyzpg · rfa", "decbyzpg · krum"], ["avg-zero", "large-noise"])
+    np.testing.assert_allclose(table.returns[0][0], late_mean(folders[0]))
+    assert table.returns[0][1].mean() == pytest.approx(late_mean(folders[0]).mean() + 3.25)
+    assert table.returns[1][1] is None
     more = runs[0]._replace(config=replace(runs[0].config, seed=7))
-    assert len(table_of([runs[0], more]).cells[0][0].seeds) == 6  # the same experiment with other seeds
+    assert len(attack_table([runs[0], more]).returns[0][0]) == 6  # the same experiment with other seeds
     other = runs[0]._replace(config=replace(runs[0].config, eta=0.5))
-    assert table_of([runs[0], other]).rules == ["decbyzpg · rfa, eta=0.001", "decbyzpg · rfa, eta=0.5"]
+    assert attack_table([runs[0], other]).defences == ["decbyzpg · rfa, eta=0.001", "decbyzpg · rfa, eta=0.5"]
 
 
 def test_shares_over_time(runs):
-    shares = shares_over_time(runs[0], columns=2)
+    shares = shares_over_time(runs[0], intervals=2)
     spent, rows = runs[0].metrics["trajectories"][0], runs[0].metrics["shares"].mean(axis=0)
     half = -(-len(spent) // 2)
-    np.testing.assert_allclose(shares.values[:, 0], rows[:half].mean(axis=0))
+    np.testing.assert_allclose(shares.shares[:, 0], rows[:half].mean(axis=0))
     assert shares.trajectories.tolist() == [spent[half - 1], spent[-1]]
     assert shares.byzantine.tolist() == [False] * 4 + [True]
     server = {**runs[0].metrics, "shares": runs[0].metrics["shares"].copy()}
@@ -148,35 +165,92 @@ def test_shares_over_time(runs):
 
 @pytest.mark.parametrize("kind", ["curves", "heatmap", "diameter"])
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_plots_are_drawn(capsys, folders, tmp_path, kind, suffix):
+def test_pictures_are_written(capsys, folders, tmp_path, kind, suffix):
     out = tmp_path / f"picture{suffix}"
     options = ["--kind", kind, "--out", str(out), "--width", "4", "--statistic", "iqm", "--title", "A title & more"]
     assert main(["plot", *map(str, folders), *options]) == 0
     assert capsys.readouterr().out.strip().splitlines()[-1] == str(out)
-    start = out.read_bytes()[:8]
     if suffix == ".png":
-        assert start == b"\x89PNG\r\n\x1a\n"
-        return
-    text = out.read_text()
-    expected = {
-        "curves": "aggregator=krum", "diameter": "aggregator=krum", "heatmap": f"{late_mean(folders[0]).mean():.0f}",
-    }  # fmt: skip
-    assert "A title &amp; more" in text and expected[kind] in text
+        assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    else:
+        assert "A title &amp; more" in out.read_text()
 
 
-def test_curves_draw_the_mean_and_the_spread(runs):
-    drawing = plots.learning_curves(runs[:1], width=4)
-    (axes,) = drawing.axes
-    x, y = plots.smoothed(runs[0].metrics, 4)
-    np.testing.assert_allclose(axes.lines[0].get_xydata(), np.stack([x, y.mean(axis=0)], axis=1))
-    band = axes.collections[0].get_paths()[0].vertices
-    assert band[:, 1].max() == pytest.approx((y.mean(axis=0) + y.std(axis=0)).max())
+def axis_texts(axes):
+    """Title, axis labels and legend entries."""
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    return axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), legend
+
+
+@pytest.mark.parametrize("metric", ["returns", "worst_agent", "ess"])
+def test_learning_curves_show_mean_and_standard_deviation(runs, metric):
+    (axes,) = plots.learning_curves(runs, metric=metric, width=4).axes
+    title = "CartPole-v1, mean ± standard deviation over seeds"
+    assert axis_texts(axes) == (title, "trajectories per agent", METRIC_LABELS[metric], labels(runs))
+    assert len(axes.lines) == len(axes.collections) == 3
+    for run, line, band in zip(runs, axes.lines, axes.collections, strict=True):
+        x, y = smoothed(run.metrics, 4, metric)
+        np.testing.assert_allclose(line.get_xydata(), np.stack([x, y.mean(axis=0)], axis=1))
+        edges = band.get_paths()[0].vertices[:, 1]
+        assert edges.max() == pytest.approx((y.mean(axis=0) + y.std(axis=0)).max())
+        assert edges.min() == pytest.approx((y.mean(axis=0) - y.std(axis=0)).min())
+
+
+def test_learning_curves_show_the_interquartile_mean(runs):
+    (axes,) = plots.learning_curves(runs[:1], width=4, statistic="iqm", title="Mine").axes
+    value, low, high = stratified_iqm([smoothed(runs[0].metrics, 4)[1]])
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), value)
+    edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (pytest.approx(low.min()), pytest.approx(high.max()))
+    assert axes.get_title() == "Mine"
+    with pytest.raises(jb.UsageError, match="statistic='median' is unknown"):
+        plots.learning_curves(runs, statistic="median")
+    with pytest.raises(jb.UsageError, match="metric='return' is unknown; did you mean 'returns'"):
+        plots.learning_curves(runs, metric="return")
+
+
+def test_every_metric_has_a_label(runs):
+    assert {name for name, values in runs[0].metrics.items() if values.ndim == 2} == set(METRIC_LABELS)
+
+
+def test_the_heatmap_shows_final_returns(runs, folders):
+    axes, colour_bar = plots.heatmap(runs).axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["avg-zero", "large-noise"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["decbyzpg · rfa", "decbyzpg · krum"]
+    means = [late_mean(folder).mean() for folder in folders]  # the third is the second row's first column
+    expected = np.array([means[:2], [means[2], np.nan]])
+    np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), expected)
+    shown = {text.get_position(): text.get_text() for text in axes.texts}
+    assert shown == {(0, 0): f"{means[0]:.0f}", (1, 0): f"{means[1]:.0f}", (0, 1): f"{means[2]:.0f}"}
+    assert axes.get_title() == "CartPole-v1, final honest return, mean over seeds"
+    assert colour_bar.get_ylabel() == "final honest return"
+
+
+def test_the_trust_picture_shows_shares(runs):
+    axes, colour_bar = plots.trust(runs[0], intervals=2).axes
+    np.testing.assert_allclose(axes.images[0].get_array(), shares_over_time(runs[0], intervals=2).shares)
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3", "4 Byzantine"]
+    assert axes.images[0].get_extent()[:2] == [0, runs[0].metrics["trajectories"][0, -1]]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("trajectories per agent", "sender")
+    assert axes.get_title() == "Trust of decbyzpg · rfa under avg-zero"
+    assert colour_bar.get_ylabel() == "share in the aggregate (equal: 0.2)"
+
+
+def test_the_diameter_picture_shows_median_and_range(runs):
+    y = np.random.default_rng(0).uniform(0.1, 1.0, runs[0].metrics["diameter"].shape)
+    (axes,) = plots.diameters([runs[0]._replace(metrics={**runs[0].metrics, "diameter": y})]).axes
+    x = 1 + np.arange(y.shape[1])
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), np.stack([x, np.median(y, axis=0)], axis=1))
+    edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (pytest.approx(y.min()), pytest.approx(y.max()))
+    title = "CartPole-v1, diameter after agreement: median and range over seeds"
+    assert axis_texts(axes) == (title, "iteration", METRIC_LABELS["diameter"], labels(runs[:1]))
 
 
 def test_distances_that_are_zero_have_no_logarithm(runs, tmp_path):
     metrics = {**runs[0].metrics, "diameter": np.zeros_like(runs[0].metrics["diameter"])}
     text = plots.save(plots.diameters([runs[0]._replace(metrics=metrics)]), tmp_path / "zero.svg").read_text()
-    assert "zero, or not a number, throughout" in text
+    assert "zero or not finite in every iteration" in text
     metrics["diameter"][0, 0] = 0.25
     metrics["diameter"][1, 1] = np.inf
     (axes,) = plots.diameters([runs[0]._replace(metrics=metrics)]).axes
@@ -268,19 +342,28 @@ def test_the_page_holds_the_numbers_of_the_files(folders, tmp_path):
         assert shown["seeds"] == pytest.approx(final.tolist())
         assert shown["final"] == pytest.approx({"mean": final.mean(), "std": final.std(), "worst": final.min()})
         assert shown["config"]["aggregator"] == run.config.aggregator and shown["machine"] == run.environment
-        x, y = plots.smoothed(run.metrics, 4)
+        x, y = smoothed(run.metrics, 4)
         curve = shown["curves"]["returns"]
         assert curve["x"] == x.tolist()
         np.testing.assert_allclose(curve["mean"], [y.mean(0), y.mean(0) - y.std(0), y.mean(0) + y.std(0)], rtol=1e-5)
         np.testing.assert_allclose(curve["seeds"], y, rtol=1e-4)
-        np.testing.assert_allclose(shown["diameters"]["median"][2], run.metrics["diameter"].max(axis=0), rtol=1e-4)
+        np.testing.assert_allclose(shown["diameters"]["spread"][2], run.metrics["diameter"].max(axis=0), rtol=1e-4)
         np.testing.assert_allclose(np.sum(shown["trust"]["shares"], axis=0), 1.0, atol=1e-3)
+        assert shown["trajectories"] == run.metrics["trajectories"].max() and shown["label"] in labels(
+            load_runs(folders)
+        )
+        assert shown["megabytes"] == pytest.approx(run.metrics["bytes_sent"].sum() / 3 / 1e6)
+        assert shown["diameter"] == pytest.approx(run.metrics["diameter"][:, -1].max())
+        assert shown["reached_at"] == [None, None, None] and data["levels"] == [195, 400, 450]
+        assert set(shown["curves"]) < set(data["metric_labels"])
     strata = [late_mean(folders[0]), late_mean(folders[1])]
+    assert data["table"]["attacks"] == ["avg-zero", "large-noise"] and data["table"]["cells"][1][1] is None
+    assert data["table"]["cells"][0][1]["mean"] == pytest.approx(strata[1].mean())
     assert data["table"]["iqm"][0]["value"] == pytest.approx(interquartile_mean(np.concatenate(strata)))
 
 
 def test_the_page_needs_nothing_else(runs):
-    text = page({**page_data(runs, title="</script><b>&"), "animations": [], "left_out": 0})
+    text = fill_template({**report_data(runs, title="</script><b>&"), "animations": [], "not_animated": 0})
     addresses = re.findall(r"""https?://[^"'\s]+""", text)
     assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
     assert not re.search(r"<(link|img|script)[^>]+(src|href)=", text) and "@import" not in text
@@ -294,7 +377,7 @@ def test_numbers_that_are_missing_are_null(runs):
     broken["shares"] = np.full_like(broken["shares"], np.nan)
     broken["returns"] = np.full_like(broken["returns"], np.inf)
     broken["diameter"] = np.full_like(broken["diameter"], np.nan)
-    data = page_data([runs[0]._replace(metrics=broken)])
+    data = report_data([runs[0]._replace(metrics=broken)])
     assert data["runs"][0]["final"]["mean"] is None and data["runs"][0]["diameter"] is None
     assert data["runs"][0]["trust"] is None
     assert set(data["runs"][0]["curves"]["byzantine_weight"]["mean"][0]) == {None}

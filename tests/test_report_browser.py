@@ -10,7 +10,7 @@ import pytest
 from report_folders import make_folders
 
 import jaxbyz as jb
-from jaxbyz.report.tables import final_returns
+from jaxbyz.report.statistics import final_returns
 
 pytestmark = pytest.mark.live
 
@@ -95,24 +95,26 @@ def test_toggles_hide_and_show_curves(opened):
     page.select_option("#statistic", "seeds")
     assert lines.count() == 9  # three runs of three seeds
     page.select_option("#metric", "ess")
-    assert lines.count() == 3 and page.locator("#curves svg").get_attribute("aria-label").startswith("ess")
+    assert lines.count() == 3 and page.locator("#curves svg").get_attribute("aria-label").startswith(
+        "effective sample size"
+    )
 
 
 def test_hover_tells_the_values(opened, folders):
-    from jaxbyz.report.tables import smoothed
+    from jaxbyz.report.statistics import smoothed
 
     page = opened()
     svg = page.locator("#curves svg")
     box = svg.bounding_box()
     svg.hover(position={"x": box["width"] - 30, "y": 80})
     x, _ = smoothed(jb.load_run(folders[0]).metrics, 4)
-    assert float(page.locator("#curves .where").get_attribute("data-x")) == x[-1]
+    assert float(page.locator("#curves .tooltip-x").get_attribute("data-x")) == x[-1]
     ends = [smoothed(jb.load_run(folder).metrics, 4)[1].mean(axis=0)[-1] for folder in folders]
-    assert shown(page, "#curves .tip [data-value]") == pytest.approx(ends, rel=1e-5)
+    assert shown(page, "#curves .tooltip [data-value]") == pytest.approx(ends, rel=1e-5)
     svg.focus()
     page.keyboard.press("ArrowLeft")
-    assert float(page.locator("#curves .where").get_attribute("data-x")) == x[-2]
-    assert shown(page, "#curves .tip [data-value]")[0] == pytest.approx(
+    assert float(page.locator("#curves .tooltip-x").get_attribute("data-x")) == x[-2]
+    assert shown(page, "#curves .tooltip [data-value]")[0] == pytest.approx(
         smoothed(jb.load_run(folders[0]).metrics, 4)[1].mean(axis=0)[-2], rel=1e-5
     )
 
@@ -122,7 +124,7 @@ def test_animations_and_commands(opened, folders):
     pictures = page.locator("#animations img")
     assert pictures.count() == 4  # two runs, a policy and an agreement each
     assert all(picture.evaluate("image => image.complete && image.naturalWidth > 50") for picture in pictures.all())
-    assert "1 more run" in page.locator("#left-out").inner_text()
+    assert "1 more run" in page.locator("#not-animated").inner_text()
     page.locator("#repeat summary").nth(2).click()
     assert "--aggregator krum" in page.locator("#repeat pre").nth(2).inner_text()
     version = jb.load_run(folders[2]).environment["versions"]["optax"]
@@ -141,7 +143,7 @@ def test_a_phone_reads_it_in_light_and_dark(opened, scheme):
     size = page.locator("#curves text").first.evaluate("text => text.getBoundingClientRect().height")
     assert size >= 10  # legible
     page.locator("#curves svg").tap(position={"x": 200, "y": 100})
-    assert page.locator("#curves .tip").is_visible()
+    assert page.locator("#curves .tooltip").is_visible()
 
 
 def brightness(colour: str) -> float:

@@ -10,35 +10,35 @@ import pytest
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import build, resolve, to_dict
-from jaxbyz.reproduction.claims import claims, late
-from jaxbyz.reproduction.drawing import curve_table, decided
-from jaxbyz.reproduction.figures import FIGURES, SETTINGS, chosen, paper_curve, parts_of
-from jaxbyz.reproduction.parts import Part, configuration, load_parts
-from jaxbyz.reproduction.subprocesses import reason
+from jaxbyz.reproduction.claims import check_claims, compare_claims, final_return
+from jaxbyz.reproduction.comparison import curve_table
+from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
+from jaxbyz.reproduction.result_files import TrainingResult, load_results, training_config
+from jaxbyz.reproduction.subprocesses import failure_reason
 from jaxbyz.sampling.estimators import importance_weights
 from jaxbyz.sampling.rollout import collect
 
 TINY = ["--trajectories", "8", "--seeds", "2", "--quiet"]
 
 
-def test_every_curve_of_every_figure_has_a_training_and_a_paper_curve():
-    parts = parts_of(chosen("all"))
+def test_every_curve_of_every_figure_has_a_training_and_a_curve_in_paper():
+    parts = needed_trainings(select_figures("all"))
     assert len(parts) == 2 * 19
     for setting in SETTINGS:
         for environment, curve in parts.values():
-            config = configuration(setting, environment, curve, 2, 0, 100)
+            config = training_config(setting, environment, curve, 2, 0, 100)
             assert (config.agents, config.byzantine) == (curve.agents, curve.byzantine)
     for name, figure in FIGURES.items():
         for panel in figure.panels:
             for curve in panel.curves:
-                x, y = paper_curve(name, panel.title, curve)
+                x, y = curve_in_paper(name, panel.title, curve)
                 assert x.shape == y.shape == (81,) and np.isfinite(y[:20]).all()
 
 
 def test_paper_curves_say_what_the_paper_says():
     """Read off the paper's figure: DecByzPG under AvgZero on CartPole ends above 450, the naive method near 16."""
     panel = next(p for p in FIGURES["cartpole"].panels if p.title == "AvgZero")
-    ends = {curve.label: late(*paper_curve("cartpole", "AvgZero", curve)) for curve in panel.curves}
+    ends = {curve.label: final_return(*curve_in_paper("cartpole", "AvgZero", curve)) for curve in panel.curves}
     assert ends["DecByzPG (α=3/13)"] > 450 and ends["Dec-PAGE-PG (α=3/13)"] < 25
 
 
@@ -50,10 +50,10 @@ def test_claims_hold_and_fail_with_the_curves():
         value = naive if curve.method == "Dec-PAGE-PG" and curve.byzantine else level[curve.method] + curve.agents
         return x, np.full(80, value)
 
-    assert all(claim.holds for claim in claims("CartPole", "DecByzPG", "Dec-PAGE-PG", read))
-    spared = claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda p, c: read(p, c, naive=430.0))
+    assert all(claim.holds for claim in check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", read))
+    spared = check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda p, c: read(p, c, naive=430.0))
     assert [c.text for c in spared if not c.holds] == ["LargeNoise: Dec-PAGE-PG breaks", "AvgZero: Dec-PAGE-PG breaks"]
-    assert all(c.holds is None for c in claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda *_: None))
+    assert all(c.holds is None for c in check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda *_: None))
 
 
 def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
@@ -68,8 +68,8 @@ def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
     data = json.loads(file.read_text())
     data["config"]["seed"] = 2
     (tmp_path / "steady" / "other.json").write_text(json.dumps(data))
-    part = load_parts(tmp_path / "steady")["cartpole-decbyzpg-k5"]
-    assert part.seeds == [0, 1, 2, 3] and part.y.shape == (4, len(part.x))
+    part = load_results(tmp_path / "steady")["cartpole-decbyzpg-k5"]
+    assert part.seeds == [0, 1, 2, 3] and part.returns.shape == (4, len(part.trajectories))
     table = (tmp_path / "table-steady.md").read_text()
     assert "| DecByzPG (K=5) | 2 |" in table and "| –: curves missing | yes: " in table
     # Other options in the same folder are refused, and nothing is overwritten.
@@ -85,8 +85,8 @@ def test_trainings_side_by_side(tmp_path, capsys):
     """Each in its process: one finds its file and keeps it, the other fails and is named."""
     folder = tmp_path / "steady"
     folder.mkdir()
-    environment, curve = parts_of(chosen("speedup"))["cartpole-page-pg"]
-    config = configuration("steady", environment, curve, 2, 0, 8)
+    environment, curve = needed_trainings(select_figures("speedup"))["cartpole-page-pg"]
+    config = training_config("steady", environment, curve, 2, 0, 8)
     kept = folder / "cartpole-page-pg.s0-1.json"
     kept.write_text(json.dumps({"format": 1, "config": to_dict(config)}))
     (folder / "cartpole-decbyzpg-k5.s0-1.json").write_text('{"format": 99}')
@@ -111,7 +111,7 @@ def test_trainings_side_by_side(tmp_path, capsys):
     ],
 )
 def test_why_a_training_failed_is_one_line(code, messages, said):
-    assert reason(code, messages) == said
+    assert failure_reason(code, messages) == said
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,12 @@ def test_bad_input_is_one_line(arguments, message, capsys):
 
 def test_table_compares_with_the_paper():
     x = np.arange(100, 8001, 100)
-    parts = {name: Part(x, np.full((3, 80), 200.0), [0, 1, 2], True) for name in parts_of(["cartpole"])}
+    parts = {
+        name: TrainingResult(x, np.full((3, 80), 200.0), [0, 1, 2], True) for name in needed_trainings(["cartpole"])
+    }
     rows = [line for line in curve_table(["cartpole"], parts) if line.startswith("| AvgZero | DecByzPG")]
     assert rows[0].startswith("| AvgZero | DecByzPG (α=3/13) | 3 | 200 (70) |") and "| 100 (" in rows[0]
-    assert len(decided(parts)) > 20
+    assert len(compare_claims(parts)) > 20
 
 
 def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.errors import UsageError
     from jaxbyz.report import plots
     from jaxbyz.report.runs import labels, load_runs
-    from jaxbyz.report.tables import LEVELS, comparison
+    from jaxbyz.report.tables import RETURN_LEVELS, comparison
 
     runs = load_runs(arguments.folders)
     kind, title = arguments.kind, arguments.title
@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.width < 1 or arguments.iterations < 1:
         raise UsageError(f"width={arguments.width}, iterations={arguments.iterations}: must be at least 1")
     if kind == "agreement":
-        from jaxbyz.report.agreement_rounds import replay
+        from jaxbyz.report.agreement_rounds import trace_run
 
-        trace = replay(runs[0].config, arguments.run_seed, arguments.iterations)
+        trace = trace_run(runs[0].config, arguments.run_seed, arguments.iterations)
         print(plots.agreement_animation(trace, out))
         return 0
     if kind == "curves":
@@ -65,6 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
         picture = {"heatmap": plots.heatmap, "diameter": plots.diameters}[kind](runs, title=title)
     path = plots.save(picture, out)
     rows = [(name, run.metrics) for name, run in zip(labels(runs), runs, strict=True)]
-    print(comparison(rows, LEVELS.get(runs[0].config.env, ())))
+    print(comparison(rows, RETURN_LEVELS.get(runs[0].config.env, ())))
     print(path)
     return 0

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.environments.rendering import drawable, save_gif, save_strip
     from jaxbyz.errors import UsageError
     from jaxbyz.experiments.run_folder import load_run, writing
-    from jaxbyz.report.episodes import film
+    from jaxbyz.report.episodes import render_episode
 
     data = load_run(arguments.folder)
     if data.config.env not in drawable():
@@ -47,12 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         if not getattr(arguments, name) >= least:
             raise UsageError(f"{name}={getattr(arguments, name)}: must be at least {least}")
     theta = parameters[arguments.run_seed, arguments.agent]
-    shown = film(data.config, theta, seed=arguments.seed, width=arguments.width)
+    episode = render_episode(data.config, theta, seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
     with writing(out):
-        save_gif(shown.frames, out, arguments.fps)
-        save_strip(shown.frames, strip, arguments.columns)
-    print(f"return {shown.total:.1f} in {shown.steps} steps")
+        save_gif(episode.frames, out, arguments.fps)
+        save_strip(episode.frames, strip, arguments.columns)
+    print(f"return {episode.total_return:.1f} in {episode.steps} steps")
     print(out)
     print(strip)
     return 0

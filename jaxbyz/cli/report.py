@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and say where."""
     from jaxbyz.errors import UsageError
-    from jaxbyz.report.html import write_report
+    from jaxbyz.report.html_report import write_report
     from jaxbyz.report.runs import load_runs
 
     for name, least in (("width", 1), ("animations", 0)):

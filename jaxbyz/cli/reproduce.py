@@ -34,17 +34,19 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.errors import UsageError
-    from jaxbyz.reproduction.drawing import draw, write_table
-    from jaxbyz.reproduction.figures import chosen, parts_of
-    from jaxbyz.reproduction.parts import configuration, load_parts, part_file, run_part
-    from jaxbyz.reproduction.subprocesses import run_apart
+    from jaxbyz.report.plots import save
+    from jaxbyz.reproduction.comparison import write_comparison
+    from jaxbyz.reproduction.drawing import draw_figure
+    from jaxbyz.reproduction.figures import needed_trainings, select_figures
+    from jaxbyz.reproduction.result_files import load_results, result_file, train_if_missing, training_config
+    from jaxbyz.reproduction.subprocesses import run_in_processes
 
-    figures = chosen(arguments.figure)
+    figures = select_figures(arguments.figure)
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
         raise UsageError(f"seeds={arguments.seeds}: a spread needs at least 2 seeds (or --no-spread)")
-    needed = parts_of(figures)
-    parts = {
-        name: configuration(
+    needed = needed_trainings(figures)
+    trainings = {
+        name: training_config(
             arguments.setting, environment, curve, arguments.seeds, arguments.seed, arguments.trajectories
         )
         for name, (environment, curve) in needed.items()
@@ -53,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.out) / arguments.setting
     if arguments.list:
         print(
-            "\n".join(f"{name}{' (there)' if part_file(folder, name, c).exists() else ''}" for name, c in parts.items())
+            "\n".join(
+                f"{name}{' (there)' if result_file(folder, name, c).exists() else ''}" for name, c in trainings.items()
+            )
         )
         return 0
     if arguments.jobs < 1:
@@ -67,23 +71,24 @@ def run(arguments: argparse.Namespace) -> int:
 
     failed = {}
     if not arguments.draw and arguments.jobs > 1:
-        failed = run_apart({name: _alone(name, arguments) for name in parts}, arguments.jobs, say)
+        failed = run_in_processes({name: _alone(name, arguments) for name in trainings}, arguments.jobs, say)
     elif not arguments.draw:
-        for number, (name, config) in enumerate(parts.items(), 1):
-            say(f"[{number}/{len(parts)}] {name}")
-            run_part(folder, name, config, make_progress(config.trajectories, arguments.quiet))
+        for number, (name, config) in enumerate(trainings.items(), 1):
+            say(f"[{number}/{len(trainings)}] {name}")
+            train_if_missing(folder, name, config, make_progress(config.trajectories, arguments.quiet))
     for name, reason in failed.items():
         print(f"{name} failed: {reason}", file=sys.stderr)
     if arguments.no_draw:
         return int(bool(failed))
-    finished = load_parts(folder)
-    if not finished:
+    results = load_results(folder)
+    if not results:
         raise UsageError(f"{folder}: no results here; run `jaxbyz reproduce` without --draw first")
     for name in figures:
-        path = draw(name, finished, Path(arguments.out) / f"{name}-{arguments.setting}.png", not arguments.no_spread)
-        if path is not None:
-            print(path)
-    print(write_table(figures, finished, Path(arguments.out) / f"table-{arguments.setting}.md", arguments.setting))
+        drawing = draw_figure(name, results, not arguments.no_spread)
+        if drawing is not None:
+            print(save(drawing, Path(arguments.out) / f"{name}-{arguments.setting}.png"))
+    table = Path(arguments.out) / f"table-{arguments.setting}.md"
+    print(write_comparison(figures, results, table, arguments.setting))
     return int(bool(failed))
 
 

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def row(outcome: Outcome) -> dict[str, Any]:
     """A member in plain values."""
-    from jaxbyz.report.tables import final_returns
+    from jaxbyz.report.statistics import final_returns
 
     returns = None if outcome.done is None else [float(value) for value in final_returns(outcome.done.metrics)]
     return {"name": outcome.name, "status": outcome.status, "note": outcome.note, "return": returns}

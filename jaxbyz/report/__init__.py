@@ -1,1 +1,1 @@
-"""Results for people: tables and pictures."""
+"""Results for people: statistics, tables, pictures, animations and the HTML report."""

@@ -1,4 +1,4 @@
-"""A run's first iterations once more, with every round of agreement kept, for pictures of it."""
+"""Repeat the first iterations of a run and record every agreement round, for animations."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 
 
-class Trace(NamedTuple):
-    """Agreement round by round, on the host.
+class AgreementTrace(NamedTuple):
+    """Agreement of T iterations, round by round.
 
-    parameters [T, κ+1, K, D]: what agents hold, before the first round and after each
-    sent       [T, κ+1, K, D]: what the first honest agent hears in the round that follows; honest rows are `parameters`
-    byzantine  [T, K]: who lies
+    Attributes:
+        parameters: `[T, κ+1, K, D]`, the agents' parameters before the first round and after each round.
+        sent: `[T, κ+1, K, D]`, the messages that the first honest agent receives in the following round; honest rows
+            equal `parameters`.
+        byzantine: `[T, K]`, True for Byzantine agents.
     """
 
     parameters: np.ndarray
@@ -42,50 +44,73 @@ def trace_agreement(
     memory: Any = (),
     step: Array | int = 0,
 ) -> tuple[Float[Array, "rounds K D"], Float[Array, "rounds K D"]]:
-    """Rounds of `run_agreement` one by one: what agents hold, what the first honest one hears, [κ+1, K, D] each."""
+    """Run one agreement and return `parameters` and `sent` of its rounds, `[κ+1, K, D]` each (see `AgreementTrace`).
+
+    Args:
+        key: the key that `run_agreement` would get.
+        agreement: the agreement to trace.
+        parameters: `[K, D]`, the proposals.
+        mask: `[K]`, True for Byzantine agents.
+        attack: how they attack the parameters.
+        memory: what the attack remembers from earlier iterations.
+        step: the iteration t.
+    """
     receiver = jnp.argmin(mask).astype(jnp.int32)
     state = agreement.rule.init(*parameters.shape)
     adversary = Adversary(mask, attack.parameters, attack.equivocates, memory, step)
 
     def after(rounds: Any) -> tuple[Array, Array]:
-        now = run_agreement(key, agreement._replace(rounds=rounds), parameters, adversary).parameters
+        held = run_agreement(key, agreement._replace(rounds=rounds), parameters, adversary).parameters
         key_forge, _, key_guess = jax.random.split(jax.random.fold_in(key, rounds), 3)
-        view = omniscient_view(key_guess, agreement.rule, state, now, adversary)
-        return now, received(key_forge, view, attack.parameters, receiver, restore_own=False)
+        view = omniscient_view(key_guess, agreement.rule, state, held, adversary)
+        return held, received(key_forge, view, attack.parameters, receiver, restore_own=False)
 
     return jax.lax.map(after, jnp.arange(agreement.rounds + 1))
 
 
-def replay(config: Config, seed: int = 0, iterations: int = 1) -> Trace:
-    """The first iterations of one seed of a run (counted from 0): the same keys and coins, hence the same numbers."""
+def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTrace:
+    """Repeat the first iterations of one seed, with the run's keys and coins, and trace their agreement.
+
+    Args:
+        config: the configuration of the run.
+        seed: which seed of the run, counted from 0.
+        iterations: how many iterations; at most those of the run are traced.
+
+    Raises:
+        UsageError: if the algorithm does not agree on parameters, or the run has no such seed.
+    """
     agreement = agreement_of(config)
     if agreement is None or not agrees(config):
         raise UsageError(f"algorithm={config.algorithm}, agreement={config.agreement}: there is no agreement to show")
     if not 0 <= seed < config.seeds:
         raise UsageError(f"seed={seed}: the run has seeds 0 to {config.seeds - 1}")
     K, f = config.agents, config.byzantine
-    planned = experiment.plan(config)
-    coins = planned.coins if planned.coins.ndim == 1 else planned.coins[seed]
+    plan = experiment.plan(config)
+    coins = plan.coins if plan.coins.ndim == 1 else plan.coins[seed]
     iterations = min(iterations, len(coins))
-    alone = build(dataclasses.replace(config, agreement="none"), len(coins))  # proposes, and does not agree
+    without_agreement = build(dataclasses.replace(config, agreement="none"), len(coins))
     attack = make_attack(config.attack, K, f)
 
     def step(state: State, coin: Array) -> tuple[State, tuple[Array, Array, Array]]:
-        proposed, metrics = alone.step(state, coin)
+        proposed, metrics = without_agreement.step(state, coin)
         held, sent = trace_agreement(
             iteration_keys(state, K).parameters, agreement, proposed.parameters, metrics.byzantine, attack,
             state.adversary, state.step,
         )  # fmt: skip
         return proposed._replace(parameters=held[-1]), (held, sent, metrics.byzantine)
 
-    run = jax.jit(lambda key, coins: jax.lax.scan(step, alone.init(key), coins)[1])
-    return Trace(*map(np.asarray, run(planned.keys[seed], jnp.asarray(coins[:iterations]))))
+    run = jax.jit(lambda key, coins: jax.lax.scan(step, without_agreement.init(key), coins)[1])
+    return AgreementTrace(*map(np.asarray, run(plan.keys[seed], jnp.asarray(coins[:iterations]))))
 
 
-def plane(points: np.ndarray, onto: np.ndarray) -> np.ndarray:
-    """Project points [..., D] on the two leading principal directions of `onto` [n, D], about its mean: [..., 2]."""
-    centre = onto.mean(axis=0)
-    _, _, directions = np.linalg.svd(onto - centre, full_matrices=False)
-    two = np.zeros((2, onto.shape[1]))
-    two[: len(directions[:2])] = directions[:2]
-    return (points - centre) @ two.T
+def project_to_plane(points: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Project points `[..., D]` onto the two leading principal directions of `reference` `[n, D]`, about its mean.
+
+    Returns:
+        Coordinates `[..., 2]`; directions that `reference` lacks are zero.
+    """
+    mean = reference.mean(axis=0)
+    _, _, directions = np.linalg.svd(reference - mean, full_matrices=False)
+    basis = np.zeros((2, reference.shape[1]))
+    basis[: len(directions[:2])] = directions[:2]
+    return (points - mean) @ basis.T

@@ -1,4 +1,4 @@
-"""An episode of a learnt policy as pictures."""
+"""Draw an episode of a trained policy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,30 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-class Film(NamedTuple):
-    """frames of an episode; its undiscounted return; its length in steps."""
+class RenderedEpisode(NamedTuple):
+    """Frames of an episode, its undiscounted return, and its length in steps."""
 
     frames: list[Image.Image]
-    total: float
+    total_return: float
     steps: int
 
 
-def film(config: Config, theta: np.ndarray, *, seed: int = 0, width: int = 480, most: int | None = None) -> Film:
-    """Play one episode with parameters θ [D] and draw it, in at most `most` evenly spaced frames of `width` pixels."""
+def render_episode(
+    config: Config, theta: np.ndarray, *, seed: int = 0, width: int = 480, max_frames: int | None = None
+) -> RenderedEpisode:
+    """Play one episode and draw it.
+
+    Args:
+        config: the configuration of the run.
+        theta: `[D]`, the parameters of the policy.
+        seed: of the episode.
+        width: of a frame, in pixels.
+        max_frames: if given, draw at most this many frames, evenly spaced.
+    """
     algorithm = build(config, 1)
     episode = play(algorithm.environment, algorithm.policy, jnp.asarray(theta), jax.random.key(seed), config.horizon)
     steps = len(episode.rewards)
-    every = 1 if most is None else -(-steps // most)
-    states = jax.tree.map(lambda leaf: leaf[::every], episode.states)
-    frames = draw_frames(config.env, algorithm.environment.params, states, width, episode.actions[::every])
-    return Film(frames, float(episode.rewards.sum()), steps)
+    stride = 1 if max_frames is None else -(-steps // max_frames)
+    states = jax.tree.map(lambda leaf: leaf[::stride], episode.states)
+    frames = draw_frames(config.env, algorithm.environment.params, states, width, episode.actions[::stride])
+    return RenderedEpisode(frames, float(episode.rewards.sum()), steps)

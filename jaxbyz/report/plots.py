@@ -1,6 +1,6 @@
-"""Pictures of runs: one module, one style, colour-blind safe.
+"""Pictures of runs in one colour-blind-safe style.
 
-What draws returns a matplotlib figure; `save` writes it as .png, .svg or .pdf. Animations are written as .gif.
+Drawing functions return matplotlib figures; `save` writes them as .png, .svg or .pdf. Animations are written as .gif.
 """
 
 from __future__ import annotations
@@ -11,24 +11,42 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.run_folder import writing
-from jaxbyz.report.agreement_rounds import Trace, plane
-from jaxbyz.report.runs import Finished, check_same_environment, label, labels, rule_name, shares_over_time, table_of
-from jaxbyz.report.statistics import SPREADS
-from jaxbyz.report.tables import smoothed
+from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
+from jaxbyz.report.runs import (
+    METRIC_LABELS,
+    FinishedRun,
+    attack_table,
+    check_metric,
+    common_environment,
+    defence_name,
+    label,
+    labels,
+    shares_over_time,
+)
+from jaxbyz.report.statistics import SEED_STATISTICS, smoothed
 
-# Okabe and Ito's palette, told apart with every common colour vision.
+# The palette of Okabe and Ito, distinguishable with every common colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-HONEST, LIAR = COLOURS[0], COLOURS[1]
+HONEST_COLOUR, BYZANTINE_COLOUR = COLOURS[0], COLOURS[1]
+BAND_OPACITY = 0.18
 
 __all__ = [
-    "agreement_animation", "curve", "diameters", "figure", "heatmap", "label", "learning_curves", "save", "trust",
+    "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "label", "learning_curves", "save", "trust",
 ]  # fmt: skip
 
 
 def figure(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 4.0, **options: Any) -> Any:
-    """A matplotlib figure and its axes in the house style, without a display."""
+    """Create a matplotlib figure and its axes in this project's style; no display is needed.
+
+    Args:
+        columns: the number of panels side by side.
+        rows: the number of rows of panels.
+        width: in inches.
+        height: in inches.
+        **options: passed on to `Figure.subplots`.
+    """
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -50,164 +68,184 @@ def figure(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 
 
 
 def save(drawing: Any, path: str | Path) -> Path:
-    """Write the picture; .png, .svg or .pdf by its name."""
+    """Write a figure as .png, .svg or .pdf, by the ending of its name."""
     import matplotlib
 
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"out={path}: the name must end in .png, .svg or .pdf")
-    with writing(path), matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+    with writing(path), matplotlib.rc_context({"svg.fonttype": "none"}):  # keep text as text
         drawing.savefig(path, dpi=150)
     return path
 
 
-def curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: str = "mean", **style: Any) -> None:
-    """One line for many seeds with a band about it; y [seeds, G]. `statistic` is `mean` (± std) or `iqm` (95 %)."""
-    value, low, high = _spread(statistic)[0](y)
+def draw_curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: str = "mean", **style: Any) -> None:
+    """Draw one curve for several seeds, with a band for their spread.
+
+    Args:
+        axes: where to draw.
+        x: `[G]`.
+        y: `[seeds, G]`.
+        name: the entry in the legend.
+        statistic: `"mean"` (± standard deviation) or `"iqm"` (interquartile mean, 95 % bootstrap interval).
+        **style: passed on to `axes.plot`.
+    """
+    check_choice("statistic", statistic, SEED_STATISTICS)
+    value, low, high = SEED_STATISTICS[statistic][0](y)
     (line,) = axes.plot(x, value, label=name, marker="o" if len(x) == 1 else None, **style)
     if y.shape[0] > 1:
-        axes.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
-
-
-def _spread(statistic: str) -> Any:
-    if statistic not in SPREADS:
-        raise UsageError(f"statistic={statistic!r} is unknown: one of {', '.join(SPREADS)}")
-    return SPREADS[statistic]
+        axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
 
 
 def learning_curves(
-    runs: Sequence[Finished],
+    runs: Sequence[FinishedRun],
     *,
     metric: str = "returns",
     width: int = 100,
     title: str | None = None,
     statistic: str = "mean",
 ) -> Any:
-    """A metric against trajectories per agent, a curve a run, with its spread over seeds."""
-    environment = check_same_environment(runs)
+    """Draw a metric against trajectories per agent, with one curve per run and its spread over seeds.
+
+    Args:
+        runs: the runs, all in the same environment.
+        metric: a name from `METRIC_LABELS`.
+        width: the number of trajectories over which each point averages.
+        title: by default the environment and the statistic.
+        statistic: see `draw_curve`.
+    """
+    environment = common_environment(runs)
     drawing, axes = figure()
     for name, run in zip(labels(runs), runs, strict=True):
-        x, y = smoothed({"trajectories": run.metrics["trajectories"], "returns": metric_of(run, metric)}, width)
-        curve(axes, x, y, name, statistic)
+        check_metric(run, metric)
+        draw_curve(axes, *smoothed(run.metrics, width, metric), name, statistic)
     axes.set_xlabel("trajectories per agent")
-    axes.set_ylabel("return of honest agents" if metric == "returns" else metric.replace("_", " "))
-    axes.set_title(title or f"{environment}, {_spread(statistic)[1]}", fontsize=10)
+    axes.set_ylabel(METRIC_LABELS.get(metric, metric))
+    axes.set_title(title or f"{environment}, {SEED_STATISTICS[statistic][1]}", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     return drawing
 
 
-def metric_of(run: Finished, metric: str) -> np.ndarray:
-    """[seeds, iterations] of a run, or a line that names what there is."""
-    if metric not in run.metrics or run.metrics[metric].ndim != 2:
-        known = ", ".join(name for name, values in run.metrics.items() if values.ndim == 2)
-        raise UsageError(f"metric={metric!r} is unknown: one of {known}")
-    return run.metrics[metric]
-
-
-def diameters(runs: Sequence[Finished], *, title: str | None = None) -> Any:
-    """Diameter of honest parameters against iterations, on a logarithmic axis: median over seeds, least to largest."""
-    environment = check_same_environment(runs)
+def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
+    """Draw the diameter of the honest parameters against iterations: median and range over seeds, logarithmic axis."""
+    environment = common_environment(runs)
     drawing, axes = figure()
     for name, run in zip(labels(runs), runs, strict=True):
         y = run.metrics["diameter"]
         y = np.where((y > 0) & np.isfinite(y), y, np.nan)  # zero has no logarithm
-        shown = ~np.isnan(y).all(axis=0)
-        x = 1 + np.arange(y.shape[1])[shown]
-        if not shown.any():
-            axes.plot([], [], label=f"{name}: zero, or not a number, throughout")
+        drawable = ~np.isnan(y).all(axis=0)
+        if not drawable.any():
+            axes.plot([], [], label=f"{name}: zero or not finite in every iteration")
             continue
-        (line,) = axes.plot(x, np.nanmedian(y[:, shown], axis=0), label=name, linewidth=1)
-        low, high = np.nanmin(y[:, shown], axis=0), np.nanmax(y[:, shown], axis=0)
-        axes.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        x, y = 1 + np.arange(y.shape[1])[drawable], y[:, drawable]
+        (line,) = axes.plot(x, np.nanmedian(y, axis=0), label=name, linewidth=1)
+        low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
+        axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
     if axes.collections:
         axes.set_yscale("log")
     axes.set_xlabel("iteration")
-    axes.set_ylabel("largest distance between honest parameters")
+    axes.set_ylabel(METRIC_LABELS["diameter"])
     axes.set_title(title or f"{environment}, diameter after agreement: median and range over seeds", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     return drawing
 
 
-def heatmap(runs: Sequence[Finished], *, title: str | None = None) -> Any:
-    """Final honest return of every rule under every attack, mean over seeds; empty where there is no run."""
-    environment = check_same_environment(runs)
-    table = table_of(runs)
-    values = np.array([[np.nan if cell is None else cell.mean for cell in row] for row in table.cells])
-    wide, high = 2.6 + 0.85 * len(table.attacks), 1.6 + 0.4 * len(table.rules)
-    drawing, axes = figure(width=wide, height=high)
+def heatmap(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
+    """Draw the final honest return of every defence under every attack, mean over seeds; empty if there is no run."""
+    environment = common_environment(runs)
+    table = attack_table(runs)
+    means = np.array([[np.nan if returns is None else returns.mean() for returns in row] for row in table.returns])
+    drawing, axes = figure(width=2.6 + 0.85 * len(table.attacks), height=1.6 + 0.4 * len(table.defences))
     axes.grid(False)
-    picture = axes.imshow(values, cmap="cividis", aspect="auto")
+    image = axes.imshow(means, cmap="cividis", aspect="auto")
     axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=30, ha="right")
-    axes.set_yticks(range(len(table.rules)), table.rules)
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            dark = value <= middle
-            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color="white" if dark else "black")
-    drawing.colorbar(picture, ax=axes, label="final return")
-    axes.set_title(title or f"{environment}, final return of honest agents", fontsize=10)
+    axes.set_yticks(range(len(table.defences)), table.defences)
+    middle = (np.nanmin(means) + np.nanmax(means)) / 2
+    for (row, column), mean in np.ndenumerate(means):
+        if np.isfinite(mean):
+            colour = "white" if mean <= middle else "black"
+            axes.text(column, row, f"{mean:.0f}", ha="center", va="center", color=colour)
+    drawing.colorbar(image, ax=axes, label="final honest return")
+    axes.set_title(title or f"{environment}, final honest return, mean over seeds", fontsize=10)
     return drawing
 
 
-def trust(run: Finished, *, title: str | None = None, columns: int = 80) -> Any:
-    """Share of every sender in honest agents' aggregates over time, mean over seeds; Byzantine senders are marked."""
-    shares = shares_over_time(run, columns)
-    drawing, axes = figure(height=0.9 + 0.22 * shares.values.shape[0])
+def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) -> Any:
+    """Draw the share of every sender in the honest agents' aggregates over time, mean over seeds."""
+    shares, trajectories, byzantine = shares_over_time(run, intervals)
+    K = len(shares)
+    brightest = 3 / K
+    drawing, axes = figure(height=0.9 + 0.22 * K)
     axes.grid(False)
-    end = shares.trajectories[-1]
-    K = shares.values.shape[0]
-    fair = 1 / K
-    picture = axes.imshow(
-        shares.values, cmap="cividis", aspect="auto", vmin=0, vmax=3 * fair,
-        extent=(0, end, K - 0.5, -0.5), interpolation="nearest",
+    image = axes.imshow(
+        shares, cmap="cividis", aspect="auto", vmin=0, vmax=brightest,
+        extent=(0, trajectories[-1], K - 0.5, -0.5), interpolation="nearest",
     )  # fmt: skip
-    axes.set_yticks(range(K), [f"{k} {'Byzantine' if lies else ''}".strip() for k, lies in enumerate(shares.byzantine)])
-    for k, tick in enumerate(axes.get_yticklabels()):
-        tick.set_color(LIAR if shares.byzantine[k] else "black")
+    axes.set_yticks(range(K), [f"{k} Byzantine" if lies else str(k) for k, lies in enumerate(byzantine)])
+    for tick, lies in zip(axes.get_yticklabels(), byzantine, strict=True):
+        tick.set_color(BYZANTINE_COLOUR if lies else "black")
         tick.set_fontsize(8)
-    more = "max" if np.nanmax(shares.values) > 3 * fair else "neither"
-    drawing.colorbar(picture, ax=axes, label=f"share in the aggregate (fair: {fair:.2g})", extend=more)
+    extend = "max" if np.nanmax(shares) > brightest else "neither"
+    drawing.colorbar(image, ax=axes, label=f"share in the aggregate (equal: {1 / K:.2g})", extend=extend)
     axes.set_xlabel("trajectories per agent")
     axes.set_ylabel("sender")
-    axes.set_title(title or f"Who is trusted by {rule_name(run.config)} under {run.config.attack}", fontsize=10)
+    axes.set_title(title or f"Trust of {defence_name(run.config)} under {run.config.attack}", fontsize=10)
     return drawing
 
 
-def agreement_animation(trace: Trace, out: str | Path, *, fps: float = 4.0, size: float = 4.2) -> Path:
-    """Rounds of agreement as a GIF: parameters on the two directions along which the first proposals differ most.
+def agreement_animation(trace: AgreementTrace, out: str | Path, *, fps: float = 4.0, size: float = 4.2) -> Path:
+    """Write agreement rounds as a GIF, in the plane in which the proposals of each iteration differ most.
 
-    Every iteration is drawn about its honest agents' mean and to its own scale, given by the bar. Dots are what honest
-    agents hold; crosses what liars tell the first of them, at the frame's edge when it is farther out.
+    Every iteration has its own centre, the mean of the honest proposals, and its own scale, shown by a bar. Dots are
+    honest parameters; crosses are the messages of Byzantine agents to the first honest agent, drawn at the edge of the
+    frame if they lie outside.
+
+    Args:
+        trace: from `trace_run` or `trace_agreement`.
+        out: the file to write.
+        fps: frames per second.
+        size: width and height in inches.
     """
-    from PIL import Image
-
-    path = Path(out)
-    frames = []
-    for t, (held, sent, liars) in enumerate(zip(trace.parameters, trace.sent, trace.byzantine, strict=True)):
-        honest = plane(held[:, ~liars], held[0, ~liars])  # [κ+1, honest, 2]
-        told = plane(sent[:, liars], held[0, ~liars])
-        radius = 1.25 * float(np.abs(honest).max()) or 1.0  # proposals may all be the same
-        for i in range(len(held)):
-            frames.append(_agreement_frame(honest[: i + 1], told[i], radius, t, i, size))
-    pictures = [frame.quantize(64, dither=Image.Dither.NONE) for frame in frames]
-    with writing(path):
-        pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=round(1000 / fps), loop=0)
-    return path
-
-
-def _agreement_frame(path: np.ndarray, told: np.ndarray, radius: float, t: int, round_: int, size: float) -> Any:
-    """One frame: trails of honest agents [i+1, honest, 2] up to now, liars' words [f, 2]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
+    frames = []
+    for drawing in agreement_frames(trace, size):
+        canvas = FigureCanvasAgg(drawing)
+        canvas.draw()
+        frame = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        frames.append(frame.quantize(64, dither=Image.Dither.NONE))
+    path = Path(out)
+    with writing(path):
+        frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0)
+    return path
+
+
+def agreement_frames(trace: AgreementTrace, size: float) -> list[Any]:
+    """Draw the frames of `agreement_animation`, κ + 1 per iteration, as matplotlib figures."""
+    frames = []
+    for t, (held, sent, byzantine) in enumerate(zip(*trace, strict=True)):
+        proposals = held[0, ~byzantine]
+        honest = project_to_plane(held[:, ~byzantine], proposals)  # [κ+1, honest, 2]
+        forged = project_to_plane(sent[:, byzantine], proposals)  # [κ+1, f, 2]
+        radius = 1.25 * float(np.abs(honest).max()) or 1.0  # all proposals may be equal
+        for rounds in range(len(held)):
+            name = f"after round {rounds}" if rounds else "proposals"
+            title = f"iteration {t}, {name}"
+            frames.append(_agreement_frame(honest[: rounds + 1], forged[rounds], radius, title, size))
+    return frames
+
+
+def _agreement_frame(paths: np.ndarray, forged: np.ndarray, radius: float, title: str, size: float) -> Any:
+    """Draw the paths of honest agents `[rounds+1, honest, 2]` and the forged messages `[f, 2]`."""
     drawing, axes = figure(width=size, height=size)
-    for agent in range(path.shape[1]):
-        axes.plot(*path[:, agent].T, color=HONEST, alpha=0.35, linewidth=1)
-    axes.scatter(*path[-1].T, color=HONEST, s=36, label="honest", zorder=3)
-    if len(told):
-        reach = np.abs(told).max(axis=1, keepdims=True)
-        shown = np.where(reach > radius, told * 0.97 * radius / np.maximum(reach, 1e-30), told)
-        axes.scatter(*np.nan_to_num(shown).T, color=LIAR, marker="X", s=60, label="told by liars", zorder=4)
+    for agent in range(paths.shape[1]):
+        axes.plot(*paths[:, agent].T, color=HONEST_COLOUR, alpha=0.35, linewidth=1)
+    axes.scatter(*paths[-1].T, color=HONEST_COLOUR, s=36, label="honest", zorder=3)
+    if len(forged):
+        reach = np.abs(forged).max(axis=1, keepdims=True)
+        shown = np.where(reach > radius, forged * 0.97 * radius / np.maximum(reach, 1e-30), forged)
+        axes.scatter(*np.nan_to_num(shown).T, color=BYZANTINE_COLOUR, marker="X", s=60, label="Byzantine", zorder=4)
     axes.set_xlim(-radius, radius)
     axes.set_ylim(-radius, radius)
     axes.set_xticks([])
@@ -215,8 +253,6 @@ def _agreement_frame(path: np.ndarray, told: np.ndarray, radius: float, t: int, 
     axes.set_aspect("equal")
     axes.plot([-0.95 * radius, -0.45 * radius], [-0.93 * radius] * 2, color="black", linewidth=2)
     axes.text(-0.7 * radius, -0.9 * radius, f"{radius / 2:.1e}", ha="center", va="bottom", fontsize=8)
-    axes.set_title(f"iteration {t}, {'proposals' if round_ == 0 else f'after round {round_}'}", fontsize=10)
+    axes.set_title(title, fontsize=10)
     axes.legend(loc="upper right", fontsize=8, framealpha=0.6)
-    canvas = FigureCanvasAgg(drawing)
-    canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    return drawing

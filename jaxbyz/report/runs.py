@@ -1,4 +1,4 @@
-"""What pictures and the report need to know of runs: which they are, what they are called, what they compare."""
+"""What pictures and the report need to know about runs: labels, commands, the attack table, shares over time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,33 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.config import FIELDS, Config, rule_spec, traits_of
 from jaxbyz.experiments.run_folder import RunData, load_run
-from jaxbyz.report.tables import final_returns
+from jaxbyz.report.statistics import final_returns
+
+# metric with one value per iteration -> axis label; the order is that of menus
+METRIC_LABELS = {
+    "returns": "honest return",
+    "worst_agent": "return of the worst honest agent",
+    "length": "episode length (steps)",
+    "diameter": "largest distance between honest agents",
+    "ess": "effective sample size / batch size",
+    "max_weight": "largest importance weight",
+    "byzantine_weight": "total share of Byzantine messages",
+    "gradient_norm": "norm of the aggregate",
+    "rounds": "agreement rounds",
+    "bytes_sent": "bytes sent per iteration",
+    "bytes_moved": "bytes moved between devices per iteration",
+    "batch": "trajectories per iteration",
+    "coin": "share of large batches",
+    "finite": "share of finite iterations",
+    "trajectories": "trajectories per agent",
+}
 
 
-class Finished(Protocol):
-    """A run that can be drawn: `RunData` from a folder, or an `Experiment` straight from `experiment.run`."""
+class FinishedRun(Protocol):
+    """A run that can be drawn: `RunData` read from a folder, or the `Experiment` that training returns."""
 
     @property
     def config(self) -> Config: ...
@@ -25,54 +44,61 @@ class Finished(Protocol):
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
-    """Run folders, and folders of run folders: a path that holds no run itself stands for those below it."""
-    found: list[Path] = []
+    """Load run folders. A folder that is not a run itself stands for all run folders below it."""
+    folders: list[Path] = []
     for path in map(Path, paths):
         below = sorted(file.parent for file in path.rglob("config.json")) if path.is_dir() else []
-        found += [path] if path in below or not below else below
-    return [load_run(path) for path in dict.fromkeys(found)]
+        folders += [path] if path in below or not below else below
+    return [load_run(path) for path in dict.fromkeys(folders)]
 
 
-def check_same_environment(runs: Sequence[Finished]) -> str:
-    """The one environment of all runs; several cannot share a picture."""
+def common_environment(runs: Sequence[FinishedRun]) -> str:
+    """Return the environment of all runs; refuse runs of different environments, which cannot share a picture."""
     names = {run.config.env for run in runs}
     if len(names) > 1:
-        raise UsageError(f"folders of different environments in one plot: {', '.join(sorted(names))}; draw each alone")
+        raise UsageError(
+            f"the runs use different environments ({', '.join(sorted(names))}); draw each environment separately"
+        )
     return names.pop()
 
 
-def label(run: Finished) -> str:
-    """A line that tells runs apart."""
+def check_metric(run: FinishedRun, metric: str) -> None:
+    """Refuse a metric that the run does not have, or that is not one number per iteration."""
+    check_choice("metric", metric, [name for name, values in run.metrics.items() if values.ndim == 2])
+
+
+def label(run: FinishedRun) -> str:
+    """Describe a run in a few words: algorithm, agents, attack."""
     config = run.config
     text = f"{config.algorithm}, K={config.agents}"
     return text + (f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ", all honest")
 
 
-def labels(runs: Sequence[Finished]) -> list[str]:
-    """A line for each run; runs whose lines would be alike get what they differ in, or else their folder."""
-    lines = [label(run) for run in runs]
-    for line in set(lines):
-        alike = [i for i, other in enumerate(lines) if other == line]
-        if len(alike) == 1:
+def labels(runs: Sequence[FinishedRun]) -> list[str]:
+    """Describe every run. Equal descriptions are extended by the options that differ, or else by the folder."""
+    texts = [label(run) for run in runs]
+    for text in set(texts):
+        equal = [i for i, other in enumerate(texts) if other == text]
+        if len(equal) == 1:
             continue
-        varying = [n for n in FIELDS if n != "unsafe" and len({getattr(runs[i].config, n) for i in alike}) > 1]
-        extras = [", ".join(f"{name}={getattr(runs[i].config, name)}" for name in varying) for i in alike]
-        unique = len(set(extras)) == len(alike)
-        for i, extra in zip(alike, extras, strict=True):
-            lines[i] = f"{line}, {extra if unique else getattr(runs[i], 'folder', f'run {i}')}"
-    return lines
+        differing = [n for n in FIELDS if n != "unsafe" and len({getattr(runs[i].config, n) for i in equal}) > 1]
+        options = [", ".join(f"{name}={getattr(runs[i].config, name)}" for name in differing) for i in equal]
+        unique = len(set(options)) == len(equal)
+        for i, option in zip(equal, options, strict=True):
+            texts[i] = f"{text}, {option if unique else getattr(runs[i], 'folder', f'run {i}')}"
+    return texts
 
 
-def rule_name(config: Config) -> str:
-    """The defence: algorithm, aggregator, agreement; algorithms that bring their own are their name."""
+def defence_name(config: Config) -> str:
+    """Name the defence: algorithm, aggregator and, unless it is the usual MDA, agreement."""
     if traits_of(config).naive:
         return config.algorithm
-    parts = [config.algorithm, rule_spec(config)]
-    return " · ".join(parts if config.agreement in ("none", "mda") else [*parts, config.agreement])
+    names = [config.algorithm, rule_spec(config)]
+    return " · ".join(names if config.agreement in ("none", "mda") else [*names, config.agreement])
 
 
-def command(config: Config) -> str:
-    """The command that repeats a run, whatever the presets' numbers become."""
+def training_command(config: Config) -> str:
+    """Return the command that repeats a run, independent of the numbers in presets."""
     words = ["jaxbyz", "train", "--preset", "default"]
     for name, field in FIELDS.items():
         value = getattr(config, name)
@@ -84,64 +110,74 @@ def command(config: Config) -> str:
     return shlex.join(words)
 
 
-class Cell(NamedTuple):
-    """Final returns of one rule under one attack: mean over [seeds], and the seeds themselves."""
-
-    mean: float
-    seeds: np.ndarray
-
-
 class AttackTable(NamedTuple):
-    """rules × attacks; None where there is no run."""
+    """Final returns of every defence under every attack.
 
-    rules: list[str]
+    Attributes:
+        defences: names of the rows.
+        attacks: names of the columns.
+        returns: for every row and column the final returns `[seeds]`, or None if there is no such run.
+    """
+
+    defences: list[str]
     attacks: list[str]
-    cells: list[list[Cell | None]]
+    returns: list[list[np.ndarray | None]]
 
 
-# Options that the table's rows and columns name, or that make no other experiment of a run.
-NAMED = ("algorithm", "aggregator", "pre_aggregator", "agreement", "attack", "byzantine", "seed", "seeds", "unsafe")
+# Options that define the row or column of a run, or that do not make it a different experiment.
+TABLE_OPTIONS = (
+    "algorithm", "aggregator", "pre_aggregator", "agreement", "attack", "byzantine", "seed", "seeds", "unsafe",
+)  # fmt: skip
 
 
-def table_of(runs: Sequence[Finished]) -> AttackTable:
-    """Final returns by rule and attack. Runs that differ in other options have rows of their own, which name them;
-    runs that differ in their seeds only count as more seeds."""
-    other = [n for n in FIELDS if n not in NAMED and len({getattr(run.config, n) for run in runs}) > 1]
-    seeds: dict[tuple[str, str], list[np.ndarray]] = {}
+def attack_table(runs: Sequence[FinishedRun]) -> AttackTable:
+    """Collect final returns by defence and attack.
+
+    Runs that differ in other options get separate rows, which name these options. Runs that differ only in their seeds
+    share a cell.
+    """
+    others = [n for n in FIELDS if n not in TABLE_OPTIONS and len({getattr(run.config, n) for run in runs}) > 1]
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
     for run in runs:
         attack = run.config.attack if run.config.byzantine else "all honest"
-        rule = ", ".join([rule_name(run.config), *(f"{n}={getattr(run.config, n)}" for n in other)])
-        seeds.setdefault((rule, attack), []).append(final_returns(run.metrics))
-    rules = list(dict.fromkeys(rule for rule, _ in seeds))
-    attacks = list(dict.fromkeys(attack for _, attack in seeds))
-    merged = {pair: np.concatenate(parts) for pair, parts in seeds.items()}
-    cells = [
-        [Cell(float(merged[rule, attack].mean()), merged[rule, attack]) if (rule, attack) in merged else None
-         for attack in attacks]
-        for rule in rules
-    ]  # fmt: skip
-    return AttackTable(rules, attacks, cells)
+        defence = ", ".join([defence_name(run.config), *(f"{n}={getattr(run.config, n)}" for n in others)])
+        found.setdefault((defence, attack), []).append(final_returns(run.metrics))
+    joined = {cell: np.concatenate(returns) for cell, returns in found.items()}
+    defences = list(dict.fromkeys(defence for defence, _ in found))
+    attacks = list(dict.fromkeys(attack for _, attack in found))
+    return AttackTable(defences, attacks, [[joined.get((row, column)) for column in attacks] for row in defences])
 
 
-class Shares(NamedTuple):
-    """values [K, G]: share of each sender, mean over seeds and over what lies between trajectories [G] and the one
-    before; byzantine [K]: who lied more often than not."""
+class SharesOverTime(NamedTuple):
+    """How much each sender counts in the aggregate, in G intervals of a run.
 
-    values: np.ndarray
+    Attributes:
+        shares: `[K, G]`, mean share of each sender over seeds and over the iterations of each interval.
+        trajectories: `[G]`, trajectories per agent at the end of each interval.
+        byzantine: `[K]`, True for senders that were Byzantine in most iterations.
+    """
+
+    shares: np.ndarray
     trajectories: np.ndarray
     byzantine: np.ndarray
 
 
-def shares_over_time(run: Finished, columns: int = 80) -> Shares:
-    """Who is trusted. A server's small batches aggregate nobody, rules without shares report NaN: both are left out."""
-    shares, spent = run.metrics["shares"], run.metrics["trajectories"][0]
-    counted = np.isfinite(shares).all(axis=(0, 2)) & (shares.sum(axis=2) > 0).all(axis=0)
-    if not counted.any():
-        raise UsageError(f"aggregator {run.config.aggregator} does not say whose messages it uses")
-    chosen, at = shares[:, counted].mean(axis=0), spent[counted]
-    parts = np.array_split(np.arange(len(at)), min(columns, len(at)))
-    return Shares(
-        np.stack([chosen[part].mean(axis=0) for part in parts], axis=1),
-        np.array([at[part[-1]] for part in parts]),
+def shares_over_time(run: FinishedRun, intervals: int = 80) -> SharesOverTime:
+    """Average the shares over time intervals.
+
+    Iterations without shares are skipped: those in which the server sampled alone.
+
+    Raises:
+        UsageError: if the rule does not report shares.
+    """
+    shares, trajectories = run.metrics["shares"], run.metrics["trajectories"][0]
+    has_shares = np.isfinite(shares).all(axis=(0, 2)) & (shares.sum(axis=2) > 0).all(axis=0)
+    if not has_shares.any():
+        raise UsageError(f"aggregator {run.config.aggregator} does not report whose messages it uses")
+    shares, trajectories = shares[:, has_shares].mean(axis=0), trajectories[has_shares]
+    parts = np.array_split(np.arange(len(trajectories)), min(intervals, len(trajectories)))
+    return SharesOverTime(
+        np.stack([shares[part].mean(axis=0) for part in parts], axis=1),
+        np.array([trajectories[part[-1]] for part in parts]),
         run.metrics["byzantine"].mean(axis=(0, 1)) > 0.5,
     )

@@ -1,7 +1,6 @@
-"""Numbers that stand for many seeds: the interquartile mean with stratified bootstrap intervals.
+"""Statistics of finished runs: final returns, smoothed curves, and aggregates over seeds with intervals.
 
-As Agarwal et al. 2021 (rliable) define them: scores of all strata (here: runs under different attacks, or one run
-alone) are pooled and the middle half is averaged; the bootstrap draws seeds anew within every stratum.
+The interquartile mean with stratified bootstrap intervals follows Agarwal et al. (2021) and their package rliable.
 """
 
 from __future__ import annotations
@@ -11,50 +10,104 @@ from typing import NamedTuple
 
 import numpy as np
 
-RESAMPLES = 2000
-CONFIDENCE = 0.95
+FINAL_PART = 0.05  # the last 5 % of a run's trajectories define its final return
+
+
+def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the final honest return of every seed, `[seeds]`: the mean over the last 5 % of the trajectories."""
+    trajectories, returns = metrics["trajectories"], metrics["returns"]
+    is_final = trajectories >= (1 - FINAL_PART) * trajectories[:, -1:]
+    return np.sum(np.where(is_final, returns, 0.0), axis=1) / np.sum(is_final, axis=1)
+
+
+def smoothed(
+    metrics: dict[str, np.ndarray], width: int = 100, metric: str = "returns"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Average a metric over windows of `width` trajectories, on a grid that all seeds share.
+
+    Iterations are weighted by their number of trajectories, so large batches count more than small ones.
+
+    Returns:
+        The grid of trajectories per agent `[G]`, and the averages `[seeds, G]`.
+    """
+    trajectories, values = metrics["trajectories"].astype(float), metrics[metric].astype(float)
+    grid = np.arange(width, trajectories[:, -1].min() + 1e-9, width)
+    if grid.size == 0:
+        grid = trajectories[:1, -1]
+    rows = []
+    for x, y in zip(trajectories, values, strict=True):
+        edges = np.concatenate([[0.0], x])
+        integral = np.concatenate([[0.0], np.cumsum(y * np.diff(edges))])
+        window = np.interp(grid, edges, integral) - np.interp(np.maximum(grid - width, 0), edges, integral)
+        rows.append(window / np.minimum(width, grid))
+    return grid, np.stack(rows)
+
+
+def first_reached(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
+    """Return the first x at which each curve is at least `level`; NaN if it never is.
+
+    Args:
+        x: `[G]`.
+        y: `[G]` for one curve or `[n, G]` for several. NaN counts as below every level.
+        level: the value to reach.
+    """
+    reached = np.nan_to_num(y, nan=-np.inf) >= level
+    return np.where(reached.any(axis=-1), x[np.argmax(reached, axis=-1)], np.nan)
+
+
+def trajectories_to_level(metrics: dict[str, np.ndarray], level: float) -> float:
+    """Return the trajectories per agent until the smoothed return, averaged over seeds, reaches `level`; or NaN."""
+    x, y = smoothed(metrics)
+    return float(first_reached(x, y.mean(axis=0), level))
 
 
 class Estimate(NamedTuple):
-    """A value [G] (or []) and the ends of its interval, of the same shape."""
+    """A value and the ends of its interval, all of the same shape (`[]` or `[G]`)."""
 
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
 
 
+def mean_and_std(rows: np.ndarray) -> Estimate:
+    """Return the mean over seeds of `[seeds, G]`, with an interval of one standard deviation on each side."""
+    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    return Estimate(mean, mean - std, mean + std)
+
+
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Mean of what is left of [n, …] when ⌊n/4⌋ are cut at either end, along the first axis."""
+    """Average the middle half of `[n, …]` along the first axis: the ⌊n/4⌋ lowest and highest scores are discarded."""
     n = scores.shape[0]
     cut = n // 4
     return np.sort(scores, axis=0)[cut : n - cut].mean(axis=0)
 
 
 def stratified_iqm(
-    strata: Sequence[np.ndarray], resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
+    strata: Sequence[np.ndarray], resamples: int = 2000, confidence: float = 0.95, seed: int = 0
 ) -> Estimate:
-    """Interquartile mean over strata of [seeds] or [seeds, G] scores, with percentile bootstrap intervals.
+    """Return the interquartile mean of all strata together, with a percentile bootstrap interval.
 
-    Strata may differ in their number of seeds. With one seed each the interval is the point itself.
+    The bootstrap resamples the seeds within every stratum.
+
+    Args:
+        strata: scores `[seeds]` or `[seeds, G]` per stratum, for example one stratum per attack. The number of seeds
+            may differ. With one seed per stratum the interval has length zero.
+        resamples: the number of bootstrap samples.
+        confidence: the coverage of the interval.
+        seed: of the random generator.
     """
     generator = np.random.default_rng(seed)
-    value = interquartile_mean(np.concatenate(strata))
-    drawn = []
+    resampled_means = []
     for _ in range(resamples):
-        again = [rows[generator.integers(len(rows), size=len(rows))] for rows in strata]
-        drawn.append(interquartile_mean(np.concatenate(again)))
+        resampled = [rows[generator.integers(len(rows), size=len(rows))] for rows in strata]
+        resampled_means.append(interquartile_mean(np.concatenate(resampled)))
     tail = 50 * (1 - confidence)
-    low, high = np.percentile(np.stack(drawn), [tail, 100 - tail], axis=0)
-    return Estimate(value, low, high)
+    low, high = np.percentile(np.stack(resampled_means), [tail, 100 - tail], axis=0)
+    return Estimate(interquartile_mean(np.concatenate(strata)), low, high)
 
 
-def mean_and_std(rows: np.ndarray) -> Estimate:
-    """Mean over seeds [seeds, G], one standard deviation either side."""
-    mean, spread = rows.mean(axis=0), rows.std(axis=0)
-    return Estimate(mean, mean - spread, mean + spread)
-
-
-SPREADS = {
-    "mean": (mean_and_std, "mean and standard deviation over seeds"),
+# statistic over seeds -> function of [seeds, G], and its description
+SEED_STATISTICS = {
+    "mean": (mean_and_std, "mean ± standard deviation over seeds"),
     "iqm": (lambda rows: stratified_iqm([rows]), "interquartile mean over seeds, 95 % bootstrap interval"),
 }

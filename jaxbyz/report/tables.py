@@ -8,56 +8,14 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.experiments.config import Config
+from jaxbyz.report.statistics import final_returns, trajectories_to_level
 
-WINDOW = 0.05  # the last part of a run whose mean is its final return
-LEVELS: dict[str, tuple[float, ...]] = {"CartPole-v1": (195, 400, 450), "LunarLander-v3": (0, 100, 200)}
-
-
-def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """[seeds] mean honest return over the last 5 % of the trajectories."""
-    spent, returns = metrics["trajectories"], metrics["returns"]
-    late = spent >= (1 - WINDOW) * spent[:, -1:]
-    return np.sum(np.where(late, returns, 0.0), axis=1) / np.sum(late, axis=1)
-
-
-def smoothed(metrics: dict[str, np.ndarray], width: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Return against trajectories on one grid: (x [G], y [seeds, G]), each a mean over `width` trajectories.
-
-    Trajectory-weighted, so that large and small batches count by what they sampled.
-    """
-    spent, returns = metrics["trajectories"].astype(float), metrics["returns"].astype(float)
-    grid = np.arange(width, spent[:, -1].min() + 1e-9, width)
-    if grid.size == 0:
-        grid = spent[:1, -1]
-    rows = []
-    for x, y in zip(spent, returns, strict=True):
-        batch = np.diff(x, prepend=0.0)
-        total = np.concatenate([[0.0], np.cumsum(y * batch)])
-        edges = np.concatenate([[0.0], x])
-        area = np.interp(grid, edges, total) - np.interp(np.maximum(grid - width, 0), edges, total)
-        rows.append(area / np.minimum(width, grid))
-    return grid, np.stack(rows)
-
-
-def arrival(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
-    """x [G] at which curves y [G] or [n, G] first reach a level, NaN if never. A NaN in y is below any level."""
-    reached = np.nan_to_num(y, nan=-np.inf) >= level
-    return np.where(reached.any(axis=-1), x[np.argmax(reached, axis=-1)], np.nan)
-
-
-def trajectories_to(metrics: dict[str, np.ndarray], level: float) -> np.ndarray:
-    """[seeds] trajectories an agent until the smoothed return first reaches `level`; NaN when it never does."""
-    return arrival(*smoothed(metrics), level)
-
-
-def trajectories_of_mean(metrics: dict[str, np.ndarray], level: float) -> float:
-    """Trajectories an agent until the mean over seeds of the smoothed return reaches `level`; NaN if it never does."""
-    x, y = smoothed(metrics)
-    return float(arrival(x, y.mean(axis=0), level))
+# environment -> returns of interest: tables say after how many trajectories they are reached
+RETURN_LEVELS: dict[str, tuple[float, ...]] = {"CartPole-v1": (195, 400, 450), "LunarLander-v3": (0, 100, 200)}
 
 
 def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Plain numbers of a run."""
+    """Summarise a run in plain numbers that JSON can hold."""
     final = final_returns(metrics)
     return {
         "seeds": int(final.size),
@@ -77,32 +35,37 @@ def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
+def summary_table(config: Config, summary: dict[str, Any]) -> str:
+    """Format the result of `summarise` in a few lines."""
+    final = summary["return"]
+    lines = [
+        f"{config.algorithm} on {config.env}: {config.agents} agents, {config.byzantine} Byzantine, "
+        f"attack {config.attack}",
+        f"  honest return   {final['mean']:.1f} ± {final['std']:.1f} over {summary['seeds']} seed(s), "
+        f"worst seed {final['worst_seed']:.1f}",
+        f"  trajectories    {summary['trajectories']} per agent in {summary['iterations']} iterations",
+        f"  diameter        {summary['diameter']:.2e} between honest agents at the end",
+        f"  weights         largest importance weight {summary['largest_weight']:.2f}, "
+        f"effective sample size at least {summary['smallest_ess']:.2f} B",
+        f"  communication   {summary['bytes_sent'] / 1e6:.1f} MB per run",
+    ]
+    return "\n".join(lines)
+
+
 def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequence[float] = ()) -> str:
-    """Runs under each other: final return, worst seed, trajectories until the mean over seeds reaches each level."""
+    """Compare runs, one per line: final return, worst seed, and trajectories until the mean return reaches each level.
+
+    Args:
+        rows: name and metrics of each run.
+        levels: returns to reach.
+    """
     width = max(len(name) for name, _ in rows)
-    head = f"{'':<{width}}  {'return':>8}  {'± seeds':>8}  {'worst':>8}"
+    head = f"{'':<{width}}  {'return':>8}  {'± std':>8}  {'worst':>8}"
     lines = [head + "".join(f"  {f'to {level:g}':>8}" for level in levels)]
     for name, metrics in rows:
         final = final_returns(metrics)
         cells = [f"{final.mean():8.1f}", f"{final.std():8.1f}", f"{final.min():8.1f}"]
-        reached = (trajectories_of_mean(metrics, level) for level in levels)
-        cells += [f"{at:8.0f}" if at == at else f"{'never':>8}" for at in reached]
+        reached_at = (trajectories_to_level(metrics, level) for level in levels)
+        cells += [f"{'never':>8}" if np.isnan(x) else f"{x:8.0f}" for x in reached_at]
         lines.append(f"{name:<{width}}  " + "  ".join(cells))
-    return "\n".join(lines)
-
-
-def summary_table(config: Config, summary: dict[str, Any]) -> str:
-    """A few lines that say how the run went."""
-    r = summary["return"]
-    lines = [
-        f"{config.algorithm} on {config.env}: {config.agents} agents, {config.byzantine} Byzantine, "
-        f"attack {config.attack}",
-        f"  honest return   {r['mean']:.1f} ± {r['std']:.1f} over {summary['seeds']} seed(s), "
-        f"worst {r['worst_seed']:.1f}",
-        f"  trajectories    {summary['trajectories']} an agent in {summary['iterations']} iterations",
-        f"  diameter        {summary['diameter']:.2e} between honest agents at the end",
-        f"  weights         largest {summary['largest_weight']:.2f}, effective share at least "
-        f"{summary['smallest_ess']:.2f}",
-        f"  communication   {summary['bytes_sent'] / 1e6:.1f} MB a run",
-    ]
     return "\n".join(lines)

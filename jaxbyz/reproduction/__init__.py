@@ -1,1 +1,1 @@
-"""The paper's six figures again: what each shows, the trainings it needs, and the paper's own curves to lay beside."""
+"""Reproduce the six figures of the paper: what each shows, the trainings it needs, and the paper's own curves."""

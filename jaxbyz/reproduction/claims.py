@@ -1,7 +1,4 @@
-"""The paper's qualitative claims (section 6, appendix E), decided by numbers, for our curves and for the paper's.
-
-`late` is the mean return over the last 1000 trajectories, `whole` the mean over all of them (the area under the curve).
-"""
+"""The qualitative claims of the paper (Section 6, Appendix E), each decided by numbers from learning curves."""
 
 from __future__ import annotations
 
@@ -10,17 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbyz.reproduction.figures import AGENTS, ATTACKS, BYZANTINE, Curve
+from jaxbyz.reproduction.figures import ATTACKS, ENVIRONMENTS, PaperCurve, attack_curves, curve_in_paper, speedup_curves
+from jaxbyz.reproduction.result_files import TrainingResult
 
-# Returns are compared on a scale that begins where learning does: an untrained policy's.
-UNTRAINED = {"CartPole": 20.0, "LunarLander": -180.0}
-BROKEN, CLOSE = 0.5, 0.9  # shares of the unattacked naive method's gain
+# Gains are counted from the return of an untrained policy.
+UNTRAINED_RETURN = {"CartPole": 20.0, "LunarLander": -180.0}
+# A method breaks if its gain is below this share of the gain of the naive method without attackers …
+BROKEN_SHARE = 0.5
+# … and ends close to it if its gain is at least this share.
+CLOSE_SHARE = 0.9
 
-Read = Callable[[str, Curve], tuple[np.ndarray, np.ndarray] | None]
+MeanCurve = tuple[np.ndarray, np.ndarray]  # trajectories [G], mean return [G]
+ReadCurve = Callable[[str, PaperCurve], MeanCurve | None]  # (panel, curve) -> the curve, None if it is missing
 
 
 class Claim(NamedTuple):
-    """text; holds: True, False, or None where a curve is missing; numbers: what decided it."""
+    """A claim and its verdict: True, False, or None if a curve is missing; `numbers` explains the verdict."""
 
     environment: str
     text: str
@@ -28,58 +30,71 @@ class Claim(NamedTuple):
     numbers: str
 
 
-def late(x: np.ndarray, y: np.ndarray) -> float:
-    """Mean over the last 1000 trajectories; of a curve that left its panel, its last value."""
-    seen = ~np.isnan(y)
-    if not seen[-1]:
-        return float(y[seen][-1])
+def final_return(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean over the last 1000 trajectories; for a curve that left its panel, its last value."""
+    visible = ~np.isnan(y)
+    if not visible[-1]:
+        return float(y[visible][-1])
     return float(np.nanmean(y[x > x[-1] - 1000]))
 
 
-def whole(y: np.ndarray) -> float:
-    """Mean over the run."""
+def average_return(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the mean over the whole run, which is proportional to the area under the curve."""
     return float(np.nanmean(y))
 
 
-def claims(environment: str, tolerant: str, naive: str, read: Read) -> list[Claim]:
-    """The claims on one environment; `read(panel, curve)` gives a curve (x, mean return) or None."""
-    alone, calm = Curve("", "PAGE-PG", 1, 0, "none"), Curve("", naive, AGENTS, 0, "none")
-    decided: list[Claim] = []
+def check_claims(environment: str, tolerant: str, naive: str, read: ReadCurve) -> list[Claim]:
+    """Decide the claims about one algorithm and its naive counterpart in one environment."""
 
-    def add(text: str, panel: str, curves: list[Curve], decide: Callable[..., tuple[bool, str]]) -> None:
+    def gain(curve: MeanCurve) -> float:
+        return final_return(*curve) - UNTRAINED_RETURN[environment]
+
+    def faster(*curves: MeanCurve) -> tuple[bool, str]:
+        averages = [average_return(*curve) for curve in curves]
+        return averages == sorted(averages), ", ".join(f"{value:.0f}" for value in averages) + " on average"
+
+    def breaks(attacked: MeanCurve, unattacked: MeanCurve) -> tuple[bool, str]:
+        return gain(attacked) < BROKEN_SHARE * gain(unattacked), f"{final_return(*attacked):.0f} at the end"
+
+    def close(defended: MeanCurve, unattacked: MeanCurve) -> tuple[bool, str]:
+        numbers = f"{final_return(*defended):.0f} and {final_return(*unattacked):.0f} at the end"
+        return gain(defended) >= CLOSE_SHARE * gain(unattacked), numbers
+
+    def beats(defended: MeanCurve, single: MeanCurve) -> tuple[bool, str]:
+        first, second = average_return(*defended), average_return(*single)
+        return first > second, f"{first:.0f} and {second:.0f} on average"
+
+    def claim(text: str, panel: str, decide: Callable[..., tuple[bool, str]], *curves: PaperCurve) -> Claim:
         found = [read(panel, curve) for curve in curves]
-        missing = any(curve is None for curve in found)
-        decided.append(Claim(environment, text, *((None, "curves missing") if missing else decide(*found))))
+        verdict = (None, "curves missing") if any(curve is None for curve in found) else decide(*found)
+        return Claim(environment, text, *verdict)
 
-    def gain(curve: tuple[np.ndarray, np.ndarray]) -> float:
-        return late(*curve) - UNTRAINED[environment]
-
-    growing = [alone, *(Curve("", tolerant, K, 0, "none") for K in (5, 13))]
-    add(f"{tolerant} learns faster with more agents (K=1, 5, 13)", environment, growing, _faster)
-    for title, attack in ATTACKS.items():
-        lying, safe = (Curve("", method, AGENTS, BYZANTINE, attack) for method in (naive, tolerant))
-        if title != "RandomAction" or environment == "LunarLander":
-            add(
-                f"{title}: {naive} breaks",
-                title,
-                [lying, calm],
-                lambda a, b: (gain(a) < BROKEN * gain(b), f"{late(*a):.0f} at the end"),
-            )
-        add(
-            f"{title}: {tolerant} ends close to {naive} without attackers",
-            title,
-            [safe, calm],
-            lambda a, b: (gain(a) >= CLOSE * gain(b), f"{late(*a):.0f} and {late(*b):.0f} at the end"),
-        )
-        add(
-            f"{title}: {tolerant} with attackers beats PAGE-PG alone",
-            title,
-            [safe, alone],
-            lambda a, b: (whole(a[1]) > whole(b[1]), f"{whole(a[1]):.0f} and {whole(b[1]):.0f} on average"),
-        )
-    return decided
+    speedup = f"{tolerant} learns faster with more agents (K=1, 5, 13)"
+    claims = [claim(speedup, environment, faster, *speedup_curves(tolerant))]
+    for panel, attack in ATTACKS.items():
+        single, unattacked, attacked, defended = attack_curves(tolerant, naive, attack)
+        if panel != "RandomAction" or environment == "LunarLander":
+            claims.append(claim(f"{panel}: {naive} breaks", panel, breaks, attacked, unattacked))
+        text = f"{panel}: {tolerant} ends close to {naive} without attackers"
+        claims.append(claim(text, panel, close, defended, unattacked))
+        text = f"{panel}: {tolerant} with attackers beats PAGE-PG alone"
+        claims.append(claim(text, panel, beats, defended, single))
+    return claims
 
 
-def _faster(*curves: tuple[np.ndarray, np.ndarray]) -> tuple[bool, str]:
-    areas = [whole(y) for _, y in curves]
-    return areas == sorted(areas), ", ".join(f"{area:.0f}" for area in areas) + " on average"
+def compare_claims(results: dict[str, TrainingResult]) -> list[tuple[Claim, Claim]]:
+    """Decide every claim twice: for our results, and for the curves of the paper."""
+    pairs: list[tuple[Claim, Claim]] = []
+    for environment, prefix in (("CartPole", "cartpole"), ("LunarLander", "lunar")):
+        for tolerant, naive, suffix in (("DecByzPG", "Dec-PAGE-PG", ""), ("ByzPG", "Fed-PAGE-PG", "_byzPG")):
+
+            def ours(panel: str, curve: PaperCurve, environment: str = environment) -> MeanCurve | None:
+                result = results.get(curve.training_name(environment))
+                return None if result is None else (result.trajectories, result.returns.mean(axis=0))
+
+            def theirs(panel: str, curve: PaperCurve, prefix: str = prefix, suffix: str = suffix) -> MeanCurve:
+                return curve_in_paper(("speedup" if panel in ENVIRONMENTS else prefix) + suffix, panel, curve)
+
+            decided = (check_claims(environment, tolerant, naive, read) for read in (ours, theirs))
+            pairs += zip(*decided, strict=True)
+    return pairs

@@ -1,7 +1,7 @@
-"""What the paper's figures show: panels of curves, the training behind each, and the same curve in the paper.
+"""The six figures of the paper as data: panels of curves, the training behind each, and the same curve in the paper.
 
-`paper_curves.csv` holds the paper's curves as read off its figures, one a row, return (mean over 100 trajectories)
-every 100 trajectories; where a curve leaves its panel the cells are empty.
+`paper_curves.csv` holds the curves of the paper as read off its figures, one per row: the return, averaged over 100
+trajectories, every 100 trajectories. Cells are empty where a curve leaves its panel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.errors import UsageError, unknown
+from jaxbyz.errors import check_choice
 
 ATTACKS = {"RandomAction": "random-action", "LargeNoise": "large-noise", "AvgZero": "avg-zero"}
 AGENTS, BYZANTINE = 13, 3
@@ -28,24 +28,24 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
-class Curve(NamedTuple):
-    """A line of a panel: its label, and what trains it. `method`, `agents` and `byzantine` name the paper's curve."""
+class PaperCurve(NamedTuple):
+    """One curve of a panel: its label, and the training behind it."""
 
     label: str
     method: str
     agents: int
-    byzantine: int
-    attack: str
+    byzantine: int = 0
+    attack: str = "none"
 
-    def part(self, environment: str) -> str:
-        """The name of the training behind it; curves of several panels share one."""
+    def training_name(self, environment: str) -> str:
+        """Return the name of the training; curves in several panels share one training."""
         name = f"{environment.lower()}-{self.method.lower()}"
         if self.method != "PAGE-PG":
             name += f"-k{self.agents}"
         return name if self.attack == "none" else f"{name}-{self.attack}"
 
     def options(self) -> dict[str, Any]:
-        """Options of `jaxbyz.resolve` besides the preset."""
+        """Return the options of `jaxbyz.resolve` besides the preset."""
         return {
             "algorithm": self.method.lower(),
             "agents": self.agents,
@@ -54,80 +54,77 @@ class Curve(NamedTuple):
         }
 
 
-class Panel(NamedTuple):
-    title: str  # as in paper_curves.csv
-    environment: str  # CartPole or LunarLander
-    curves: tuple[Curve, ...]
+class PaperPanel(NamedTuple):
+    """One panel of a figure; `environment` is `CartPole` or `LunarLander`."""
 
-
-class Figure(NamedTuple):
     title: str
-    panels: tuple[Panel, ...]
+    environment: str
+    curves: tuple[PaperCurve, ...]
 
 
-def _attacked(environment: str, tolerant: str, naive: str) -> tuple[Panel, ...]:
-    def panel(title: str) -> Panel:
-        attack = ATTACKS[title]
-        return Panel(
-            title,
-            environment,
-            (
-                Curve("PAGE-PG (K=1)", "PAGE-PG", 1, 0, "none"),
-                Curve(f"{naive} (α=0)", naive, AGENTS, 0, "none"),
-                Curve(f"{naive} (α=3/13)", naive, AGENTS, BYZANTINE, attack),
-                Curve(f"{tolerant} (α=3/13)", tolerant, AGENTS, BYZANTINE, attack),
-            ),
-        )
+class PaperFigure(NamedTuple):
+    """One figure: its title and its panels in the paper's order."""
 
-    return tuple(panel(title) for title in ATTACKS)
+    title: str
+    panels: tuple[PaperPanel, ...]
 
 
-def _speedup(tolerant: str) -> tuple[Panel, ...]:
-    return tuple(
-        Panel(
-            name,
-            name,
-            (
-                Curve("PAGE-PG (K=1)", "PAGE-PG", 1, 0, "none"),
-                Curve(f"{tolerant} (K=5)", tolerant, 5, 0, "none"),
-                Curve(f"{tolerant} (K=13)", tolerant, 13, 0, "none"),
-            ),
-        )
-        for name in ENVIRONMENTS
+SINGLE_AGENT = PaperCurve("PAGE-PG (K=1)", "PAGE-PG", 1)
+
+
+def attack_curves(tolerant: str, naive: str, attack: str) -> tuple[PaperCurve, ...]:
+    """Return the curves of a panel about one attack: one agent, naive unattacked, naive attacked, tolerant attacked."""
+    return (
+        SINGLE_AGENT,
+        PaperCurve(f"{naive} (α=0)", naive, AGENTS),
+        PaperCurve(f"{naive} (α=3/13)", naive, AGENTS, BYZANTINE, attack),
+        PaperCurve(f"{tolerant} (α=3/13)", tolerant, AGENTS, BYZANTINE, attack),
     )
 
 
-FIGURES: dict[str, Figure] = {
-    "speedup": Figure("Speed-up of DecByzPG in the number of agents", _speedup("DecByzPG")),
-    "cartpole": Figure("DecByzPG under attack, CartPole", _attacked("CartPole", "DecByzPG", "Dec-PAGE-PG")),
-    "lunar": Figure("DecByzPG under attack, LunarLander", _attacked("LunarLander", "DecByzPG", "Dec-PAGE-PG")),
-    "speedup_byzPG": Figure("Speed-up of ByzPG in the number of agents", _speedup("ByzPG")),
-    "cartpole_byzPG": Figure("ByzPG under attack, CartPole", _attacked("CartPole", "ByzPG", "Fed-PAGE-PG")),
-    "lunar_byzPG": Figure("ByzPG under attack, LunarLander", _attacked("LunarLander", "ByzPG", "Fed-PAGE-PG")),
+def speedup_curves(tolerant: str) -> tuple[PaperCurve, ...]:
+    """Return the curves of a panel about the speed-up: 1, 5 and 13 agents."""
+    return (SINGLE_AGENT, *(PaperCurve(f"{tolerant} (K={K})", tolerant, K) for K in (5, 13)))
+
+
+def _attack_figure(environment: str, tolerant: str, naive: str) -> PaperFigure:
+    panels = (PaperPanel(title, environment, attack_curves(tolerant, naive, name)) for title, name in ATTACKS.items())
+    return PaperFigure(f"{tolerant} under attack, {environment}", tuple(panels))
+
+
+def _speedup_figure(tolerant: str) -> PaperFigure:
+    panels = (PaperPanel(name, name, speedup_curves(tolerant)) for name in ENVIRONMENTS)
+    return PaperFigure(f"Speed-up of {tolerant} in the number of agents", tuple(panels))
+
+
+FIGURES: dict[str, PaperFigure] = {
+    "speedup": _speedup_figure("DecByzPG"),
+    "cartpole": _attack_figure("CartPole", "DecByzPG", "Dec-PAGE-PG"),
+    "lunar": _attack_figure("LunarLander", "DecByzPG", "Dec-PAGE-PG"),
+    "speedup_byzPG": _speedup_figure("ByzPG"),
+    "cartpole_byzPG": _attack_figure("CartPole", "ByzPG", "Fed-PAGE-PG"),
+    "lunar_byzPG": _attack_figure("LunarLander", "ByzPG", "Fed-PAGE-PG"),
 }
 
 
-def chosen(name: str) -> list[str]:
-    """Figure names for an argument: one of them, or `all`."""
-    if name == "all":
-        return list(FIGURES)
-    if name not in FIGURES:
-        raise UsageError(unknown("figure", name, ("all", *FIGURES)))
-    return [name]
+def select_figures(name: str) -> list[str]:
+    """Return the names of the figures that an argument means: one figure, or `all`."""
+    check_choice("figure", name, ("all", *FIGURES))
+    return list(FIGURES) if name == "all" else [name]
 
 
-def parts_of(figures: list[str]) -> dict[str, tuple[str, Curve]]:
-    """Trainings that the figures need, each once: name -> (environment, curve)."""
-    found = {}
-    for name in figures:
-        for panel in FIGURES[name].panels:
-            for curve in panel.curves:
-                found[curve.part(panel.environment)] = (panel.environment, curve)
-    return found
+def needed_trainings(figures: list[str]) -> dict[str, tuple[str, PaperCurve]]:
+    """Return the trainings that the figures need, each once: name -> (environment, curve)."""
+    return {
+        curve.training_name(panel.environment): (panel.environment, curve)
+        for name in figures
+        for panel in FIGURES[name].panels
+        for curve in panel.curves
+    }
 
 
 @cache
-def _paper() -> dict[tuple[str, str, str, int, int], tuple[np.ndarray, np.ndarray]]:
+def _paper_curves() -> dict[tuple[str, str, str, int, int], tuple[np.ndarray, np.ndarray]]:
     text = resources.files("jaxbyz.reproduction").joinpath("paper_curves.csv").read_text()
     header, *rows = list(csv.reader(text.splitlines()))
     x = np.array(header[5:], float)
@@ -138,6 +135,6 @@ def _paper() -> dict[tuple[str, str, str, int, int], tuple[np.ndarray, np.ndarra
     return curves
 
 
-def paper_curve(figure: str, panel: str, curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """The paper's curve: trajectories [81] and return [81], NaN where it is outside its panel."""
-    return _paper()[figure, panel, curve.method, curve.agents, curve.byzantine]
+def curve_in_paper(figure: str, panel: str, curve: PaperCurve) -> tuple[np.ndarray, np.ndarray]:
+    """Return trajectories `[81]` and returns `[81]` of a curve in the paper; NaN where it is outside its panel."""
+    return _paper_curves()[figure, panel, curve.method, curve.agents, curve.byzantine]

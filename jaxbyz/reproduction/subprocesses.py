@@ -1,6 +1,6 @@
-"""Trainings side by side, each in a process of its own with its share of the cores.
+"""Run several trainings at the same time, each in its own process with its share of the cores.
 
-Compilation runs on one core, and a GPU has room for many small programs: several processes use what one leaves idle.
+Compilation uses one core, and one small program does not fill a GPU, so several processes finish sooner than one.
 """
 
 from __future__ import annotations
@@ -19,20 +19,28 @@ from typing import Any
 from jaxbyz.experiments import signals
 
 
-def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str], None]) -> dict[str, str]:
-    """Run `jaxbyz` with each command's arguments, so many at a time; returns why those that failed did.
+def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str], None]) -> dict[str, str]:
+    """Run `jaxbyz` with the arguments of each command, at most `jobs` at a time.
 
-    When this process is interrupted or told to end, so are they.
+    If this process is interrupted or terminated, it terminates the others.
+
+    Args:
+        commands: name -> arguments.
+        jobs: how many processes run at the same time.
+        say: receives one line per finished command.
+
+    Returns:
+        The commands that failed: name -> reason.
     """
     jobs = max(1, min(jobs, len(commands)))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    free_cores: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     for i in range(jobs):
-        shares.put(cores[i::jobs])
+        free_cores.put(cores[i::jobs])
     running: set[subprocess.Popen] = set()
 
     def run(arguments: Sequence[str]) -> str | None:
-        share = shares.get()
+        own_cores = free_cores.get()
         try:
             process = subprocess.Popen(
                 [sys.executable, "-m", "jaxbyz", *arguments],
@@ -41,25 +49,25 @@ def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str]
                 text=True,
             )
             running.add(process)
-            if share:  # none left for it: wherever the system puts it
+            if own_cores:  # with more jobs than cores, some processes are not bound to a core
                 with contextlib.suppress(OSError):
-                    os.sched_setaffinity(process.pid, share)
+                    os.sched_setaffinity(process.pid, own_cores)
             messages = process.communicate()[1]
             running.discard(process)
         except OSError as error:
             return str(error)
         finally:
-            shares.put(share)
-        return reason(process.returncode, messages) if process.returncode else None
+            free_cores.put(own_cores)
+        return failure_reason(process.returncode, messages) if process.returncode else None
 
     failed = {}
-    with signals.handled(_end, signal.SIGTERM), ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(run, arguments): name for name, arguments in commands.items()}
+    with signals.handled(_exit_with_exception, signal.SIGTERM), ThreadPoolExecutor(jobs) as pool:
+        pending = {pool.submit(run, arguments): name for name, arguments in commands.items()}
         try:
-            for number, future in enumerate(as_completed(waiting), 1):
-                say(f"[{number}/{len(commands)}] {waiting[future]}")
-                if (why := future.result()) is not None:
-                    failed[waiting[future]] = why
+            for number, future in enumerate(as_completed(pending), 1):
+                say(f"[{number}/{len(commands)}] {pending[future]}")
+                if (reason := future.result()) is not None:
+                    failed[pending[future]] = reason
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
@@ -68,14 +76,14 @@ def run_apart(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str]
     return failed
 
 
-def reason(code: int, messages: str) -> str:
-    """The last line that names an error, or else how the process ended."""
+def failure_reason(code: int, messages: str) -> str:
+    """Return the last line of the messages that names an error, or else how the process ended."""
     if code < 0:
         return f"ended by signal {signal.Signals(-code).name}"
     lines = re.findall(r"^(?:jaxbyz: error: |[\w.]*(?:Error|Exception)\b).*", messages, re.MULTILINE)
     return lines[-1] if lines else f"ended with code {code}"
 
 
-def _end(number: int, _: Any) -> None:
-    """End this process as an exception does, not at once."""
+def _exit_with_exception(number: int, _: Any) -> None:
+    """Handle a signal by raising, so that cleanup code runs before the process ends."""
     raise SystemExit(128 + number)

@@ -1,0 +1,226 @@
+"""The HTML report: run folders as one page that needs neither a network nor this package."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxbyz.environments.rendering import drawable, save_gif
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import agrees, registered, to_dict
+from jaxbyz.experiments.run_folder import RunData, writing
+from jaxbyz.report import plots
+from jaxbyz.report.agreement_rounds import trace_run
+from jaxbyz.report.episodes import render_episode
+from jaxbyz.report.runs import (
+    METRIC_LABELS,
+    attack_table,
+    common_environment,
+    defence_name,
+    labels,
+    shares_over_time,
+    training_command,
+)
+from jaxbyz.report.statistics import final_returns, mean_and_std, smoothed, stratified_iqm, trajectories_to_level
+from jaxbyz.report.tables import RETURN_LEVELS
+
+MAX_POINTS = 300  # per curve
+MAX_FRAMES = 120  # per animated episode
+NOT_DRAWN = ("trajectories", "batch", "coin", "finite")  # metrics that are not worth a curve
+
+
+def write_report(
+    runs: Sequence[RunData],
+    out: str | Path,
+    *,
+    title: str = "jaxbyz report",
+    width: int = 100,
+    animations: int = 4,
+) -> Path:
+    """Write the report.
+
+    Args:
+        runs: the runs, all in the same environment.
+        out: the file to write; its name ends in .html.
+        title: of the page.
+        width: the number of trajectories over which each point of a curve averages.
+        animations: how many runs are animated.
+    """
+    path = Path(out)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"out={path}: the name must end in .html")
+    data = report_data(runs, title=title, width=width)
+    data["animations"] = animate(runs[:animations])
+    data["not_animated"] = max(0, len(runs) - animations) if animations else 0
+    with writing(path):
+        path.write_text(fill_template(data), encoding="utf-8")
+    return path
+
+
+def fill_template(data: dict[str, Any]) -> str:
+    """Return the text of the page: template, style, script and data in one."""
+    folder = resources.files("jaxbyz.report") / "template"
+    text = (folder / "report.html").read_text("utf-8")
+    # Escaping "<" keeps strings in the data from closing the script element.
+    values = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    for name, value in (
+        ("title", html.escape(data["title"])),
+        ("style", (folder / "report.css").read_text("utf-8")),
+        ("script", (folder / "report.js").read_text("utf-8")),
+        ("data", values),
+    ):
+        text = text.replace(f"<!--{name}-->", value)
+    return text
+
+
+@np.errstate(invalid="ignore")  # runs that became non-finite are shown as far as they went
+def report_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width: int = 100) -> dict[str, Any]:
+    """Return everything that the page shows, except animations, as JSON values; non-finite numbers become null."""
+    environment = common_environment(runs)
+    levels = RETURN_LEVELS.get(environment, ())
+    table = attack_table(runs)
+    return {
+        "title": title,
+        "environment": environment,
+        "levels": list(levels),
+        "metric_labels": METRIC_LABELS,
+        "differing": _differing_options(runs),
+        "runs": [_run_data(run, name, width, levels) for name, run in zip(labels(runs), runs, strict=True)],
+        "table": {
+            "defences": table.defences,
+            "attacks": table.attacks,
+            "cells": [
+                [None if seeds is None else {"mean": _number(seeds.mean()), "seeds": _list(seeds)} for seeds in row]
+                for row in table.returns
+            ],
+            "iqm": [_iqm([seeds for seeds in row if seeds is not None]) for row in table.returns],
+        },
+    }
+
+
+def _run_data(run: RunData, name: str, width: int, levels: Sequence[float]) -> dict[str, Any]:
+    metrics, final = run.metrics, final_returns(run.metrics)
+    return {
+        "label": name,
+        "folder": run.folder.name,
+        "defence": defence_name(run.config),
+        "command": training_command(run.config),
+        "config": to_dict(run.config),
+        "machine": run.environment,
+        "final": {"mean": _number(final.mean()), "std": _number(final.std()), "worst": _number(final.min())},
+        "seeds": _list(final),
+        "trajectories": int(metrics["trajectories"][:, -1].max()),
+        "iterations": int(metrics["returns"].shape[1]),
+        "reached_at": [_number(trajectories_to_level(metrics, level)) for level in levels],
+        "diameter": _number(np.max(metrics["diameter"][:, -1])),
+        "megabytes": _number(np.sum(metrics["bytes_sent"]) / len(final) / 1e6),
+        "curves": {
+            metric: _curve(run, metric, width)
+            for metric, values in metrics.items()
+            if values.ndim == 2 and metric not in NOT_DRAWN
+        },
+        "diameters": _diameters(metrics["diameter"]),
+        "trust": _trust(run),
+    }
+
+
+def _trust(run: RunData) -> dict[str, Any] | None:
+    """Return shares over time, or None if the rule does not report them."""
+    try:
+        shares, trajectories, byzantine = shares_over_time(run)
+    except UsageError:
+        return None
+    return {
+        "trajectories": _list(trajectories),
+        "shares": [_list(row, 4) for row in shares],
+        "byzantine": [bool(lies) for lies in byzantine],
+    }
+
+
+def _curve(run: RunData, metric: str, width: int) -> dict[str, Any]:
+    """Return a smoothed metric: mean and interquartile mean as [value, low, high], and every seed of the return."""
+    width = max(width, math.ceil(float(run.metrics["trajectories"][:, -1].min()) / MAX_POINTS))
+    x, y = smoothed(run.metrics, width, metric)
+    return {
+        "x": _list(x),
+        "mean": [_list(values, 6) for values in mean_and_std(y)],
+        "iqm": [_list(values, 6) for values in stratified_iqm([y], resamples=500)],
+        "seeds": [_list(row, 5) for row in y] if metric == "returns" else [],
+    }
+
+
+def _diameters(diameter: np.ndarray) -> dict[str, Any]:
+    """Return the diameter `[seeds, iterations]` against iterations, as [median, least, largest] over seeds."""
+    T = diameter.shape[1]
+    kept = np.unique(np.linspace(0, T - 1, min(MAX_POINTS, T)).round().astype(int))
+    rows = diameter[:, kept]
+    spread = (np.median(rows, axis=0), rows.min(axis=0), rows.max(axis=0))
+    return {"x": _list(kept + 1), "spread": [_list(row, 5) for row in spread]}
+
+
+def _iqm(strata: list[np.ndarray]) -> dict[str, float | int | None]:
+    return {name: _number(value) for name, value in stratified_iqm(strata)._asdict().items()}
+
+
+def _differing_options(runs: Sequence[RunData]) -> list[str]:
+    configs = [to_dict(run.config) for run in runs]
+    return [name for name in configs[0] if any(config[name] != configs[0][name] for config in configs)]
+
+
+def _number(value: Any, digits: int | None = None) -> float | int | None:
+    """Return a JSON number with this many significant digits; None if the value is not finite."""
+    if not math.isfinite(value):
+        return None
+    number = float(value) if digits is None else float(f"{value:.{digits}g}")
+    return int(number) if number.is_integer() else number
+
+
+def _list(values: np.ndarray, digits: int | None = None) -> list[float | int | None]:
+    return [_number(float(value), digits) for value in values]
+
+
+def animate(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+    """Return GIFs of an episode of every run and of its agreement, where the environment and the algorithm allow it.
+
+    A run with a rule or an attack that is not registered here cannot be repeated and is skipped.
+    """
+    animations = []
+    with tempfile.TemporaryDirectory() as folder:
+        for index, run in enumerate(runs):
+            if not registered(run.config):
+                continue
+            for kind, draw in (("policy", _animate_episode), ("agreement", _animate_agreement)):
+                path = Path(folder) / f"{index}-{kind}.gif"
+                if (caption := draw(run, path)) is not None:
+                    source = "data:image/gif;base64," + base64.b64encode(path.read_bytes()).decode()
+                    animations.append({"run": index, "kind": kind, "caption": caption, "source": source})
+    return animations
+
+
+def _animate_episode(run: RunData, path: Path) -> str | None:
+    """Draw an episode of the first seed's first agent; return the caption, or None if it cannot be drawn."""
+    config = run.config
+    if config.env not in drawable() or not run.policy:
+        return None
+    episode = render_episode(config, run.policy[config.output][0, 0], width=240, max_frames=MAX_FRAMES)
+    save_gif(episode.frames, path, fps=25)
+    return f"one episode of seed {config.seed}: return {episode.total_return:.0f} in {episode.steps} steps"
+
+
+def _animate_agreement(run: RunData, path: Path) -> str | None:
+    """Draw the agreement of the first seed's first iterations; return the caption, or None if there is none."""
+    if not agrees(run.config):
+        return None
+    trace = trace_run(run.config, 0, 3)
+    plots.agreement_animation(trace, path, size=3.0)
+    differ = np.ptp(trace.parameters[:, 0], axis=1).any()
+    return f"agreement ({run.config.agreement}) on parameters" + ("" if differ else "; all proposals are equal")

@@ -1,0 +1,86 @@
+"""Markdown tables that compare the reproduction with the paper: every claim and every curve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from jaxbyz.experiments.run_folder import writing
+from jaxbyz.report.statistics import first_reached
+from jaxbyz.reproduction.claims import Claim, compare_claims
+from jaxbyz.reproduction.figures import FIGURES, curve_in_paper
+from jaxbyz.reproduction.result_files import TrainingResult
+
+COLUMNS_AT = (2000, 4000, 6000, 8000)  # trajectories per agent
+LEVELS_TO_REACH = {"CartPole": (195, 475), "LunarLander": (0, 200)}
+
+
+def write_comparison(figures: list[str], results: dict[str, TrainingResult], out: Path, setting: str) -> Path:
+    """Write both tables; numbers of the paper stand in brackets."""
+    lines = [
+        f"# Reproduction, setting `{setting}`",
+        "",
+        "Return of honest agents, mean over seeds: ours, in brackets the paper's. Levels are CartPole's, in brackets "
+        "LunarLander's.",
+        "",
+        "## Claims",
+        "",
+        *claim_table(results),
+        "",
+        "## Curves",
+        "",
+        *curve_table(figures, results),
+    ]
+    with writing(out):
+        out.write_text("\n".join(lines).rstrip() + "\n")
+    return out
+
+
+def claim_table(results: dict[str, TrainingResult]) -> list[str]:
+    """Return the lines of the table of claims, with a verdict for our curves and one for the paper's."""
+    lines = ["| environment | claim | ours | the paper's curves |", "| --- | --- | --- | --- |"]
+    for ours, theirs in compare_claims(results):
+        lines.append(f"| {ours.environment} | {ours.text} | {_verdict(ours)} | {_verdict(theirs)} |")
+    return lines
+
+
+def _verdict(claim: Claim) -> str:
+    return f"{ {True: 'yes', False: 'no', None: '–'}[claim.holds] }: {claim.numbers}"
+
+
+def curve_table(figures: list[str], results: dict[str, TrainingResult]) -> list[str]:
+    """Return the lines of the table of curves, ours and the paper's."""
+    lines = []
+    for name in figures:
+        lines += [f"### {name}: {FIGURES[name].title}", ""]
+        lines.append(
+            "| panel | curve | seeds | 2000 | 4000 | 6000 | 8000 | to 195 (0) | to 475 (200) | worst seed, end |"
+        )
+        lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        for panel in FIGURES[name].panels:
+            for curve in panel.curves:
+                theirs = curve_cells(panel.environment, *curve_in_paper(name, panel.title, curve))
+                result = results.get(curve.training_name(panel.environment))
+                ours, seeds, worst = ["–"] * len(theirs), "0", "–"
+                if result is not None:
+                    ours = curve_cells(panel.environment, result.trajectories, result.returns.mean(axis=0))
+                    seeds = str(len(result.seeds))
+                    worst = f"{result.returns[:, -10:].mean(axis=1).min():.0f}"
+                cells = [f"{our} ({their})" for our, their in zip(ours, theirs, strict=True)]
+                lines.append(f"| {panel.title} | {curve.label} | {seeds} | {' | '.join(cells)} | {worst} |")
+        lines.append("")
+    return lines
+
+
+def curve_cells(environment: str, x: np.ndarray, y: np.ndarray) -> list[str]:
+    """Return the return at four points and the trajectories needed for two levels; "–" for what does not exist."""
+    cells = []
+    for at in COLUMNS_AT:
+        nearest = int(np.argmin(np.abs(x - at)))
+        exists = abs(x[nearest] - at) <= 100 and not np.isnan(y[nearest])
+        cells.append(f"{y[nearest]:.0f}" if exists else "–")
+    for level in LEVELS_TO_REACH[environment]:
+        reached_at = first_reached(x, y, level)
+        cells.append("–" if np.isnan(reached_at) else str(int(reached_at)))
+    return cells

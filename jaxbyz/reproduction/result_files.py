@@ -1,0 +1,119 @@
+"""Train one curve of the reproduction and keep its result in a small file; join files with different seeds.
+
+The file of a training is NAME.sFIRST-LAST.json in a folder named after the setting. It holds the configuration, the
+machine, and the return of every seed every 100 trajectories. Files that exist are not trained again, and files from
+several machines can be collected in one folder.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments import run as experiment
+from jaxbyz.experiments.config import Config, resolve, to_dict
+from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.run_folder import describe_environment, read_json, write_json
+from jaxbyz.report.statistics import smoothed
+from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, PaperCurve
+
+FILE_FORMAT = 1
+
+
+class TrainingResult(NamedTuple):
+    """The result of a training, joined over all of its files.
+
+    Attributes:
+        trajectories: `[G]`, trajectories per agent.
+        returns: `[seeds, G]`, smoothed honest return.
+        seeds: the seeds, in ascending order.
+        finite: whether all seeds stayed finite.
+    """
+
+    trajectories: np.ndarray
+    returns: np.ndarray
+    seeds: list[int]
+    finite: bool
+
+
+def training_config(
+    setting: str, environment: str, curve: PaperCurve, seeds: int, seed: int, trajectories: int
+) -> Config:
+    """Return the configuration of the training behind a curve."""
+    options = {"env": ENVIRONMENTS[environment], "seeds": seeds, "seed": seed, "trajectories": trajectories}
+    return resolve(SETTINGS[setting][environment], **curve.options(), **options)
+
+
+def result_file(folder: Path, name: str, config: Config) -> Path:
+    """Return the path of a training's file."""
+    return folder / f"{name}.s{config.seed}-{config.seed + config.seeds - 1}.json"
+
+
+def train_if_missing(folder: Path, name: str, config: Config, reporter: Reporter | None = None) -> None:
+    """Train and write the file, unless it exists.
+
+    Raises:
+        UsageError: if the file exists but was made with other options.
+    """
+    path = result_file(folder, name, config)
+    if path.exists():
+        before = _read(path)["config"]
+        if before != to_dict(config):
+            changed = [key for key, value in to_dict(config).items() if before.get(key) != value]
+            raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    _, record = train_and_record(name, config, reporter)
+    write_json(path, {"format": FILE_FORMAT, **record})
+
+
+def train_and_record(
+    name: str, config: Config, reporter: Reporter | None = None
+) -> tuple[experiment.Experiment, dict[str, Any]]:
+    """Train, and return the experiment and what a file keeps of it."""
+    start = time.monotonic()
+    result = experiment.run(config, None, reporter)
+    x, y = smoothed(result.metrics)
+    return result, {
+        "name": name,
+        "config": to_dict(config),
+        "environment": describe_environment(),
+        "seconds": round(time.monotonic() - start, 1),
+        "finite": result.finite,
+        "trajectories": [int(value) for value in x],
+        "return": [[round(float(value), 2) for value in row] for row in y],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    data = read_json(path)
+    if data.get("format") != FILE_FORMAT:
+        raise UsageError(
+            f"{path}: results of another version (format {data.get('format')}, this version reads {FILE_FORMAT})"
+        )
+    return data
+
+
+def load_results(folder: Path) -> dict[str, TrainingResult]:
+    """Load all files of a folder and join those of the same training.
+
+    A seed that is in several files counts once. All seeds are cut to the length of the shortest one.
+    """
+    found: dict[str, dict[int, tuple[np.ndarray, np.ndarray, bool]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        data = _read(path)
+        x = np.array(data["trajectories"])
+        for offset, row in enumerate(data["return"]):
+            by_seed = found.setdefault(data["name"], {})
+            by_seed.setdefault(data["config"]["seed"] + offset, (x, np.array(row), data["finite"]))
+    results = {}
+    for name, by_seed in found.items():
+        seeds = sorted(by_seed)
+        grids, rows, finite = zip(*(by_seed[seed] for seed in seeds), strict=True)
+        length = min(map(len, grids))
+        results[name] = TrainingResult(grids[0][:length], np.stack([row[:length] for row in rows]), seeds, all(finite))
+    return results
