@@ -1,8 +1,12 @@
-"""One-call forms on plain arrays, for exploration: `aggregate`, `agree` and `attack`."""
+"""One-call forms on plain arrays, for exploration: `aggregate`, `agree` and `attack`.
+
+Each is compiled once per component, options and shapes, so that a second call costs little more than the computation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -14,6 +18,7 @@ from jaxbyz.components import make_agreement, make_attack, make_rule
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.registry import Registry
 from jaxbyz.rules import Receiver, Rule
 
 
@@ -44,8 +49,14 @@ def aggregate(
     messages = _as_matrix("messages", messages)
     K, D = messages.shape
     _check_count(K, byzantine)
-    built = make_rule(rule, K, byzantine, unsafe=unsafe, **options)
-    return built.apply(key, messages, Receiver(messages[own], jnp.int32(own)), built.init(K, D)).rows[0]
+
+    def build() -> Callable[..., Array]:
+        built = make_rule(rule, K, byzantine, unsafe=unsafe, **options)
+        return lambda key, messages, own: built.apply(
+            key, messages, Receiver(messages[own], own), built.init(K, D)
+        ).rows[0]
+
+    return _compiled(build, "aggregate", rule, K, D, byzantine, unsafe, **options)(key, messages, jnp.int32(own))
 
 
 def agree(
@@ -80,10 +91,20 @@ def agree(
     K = parameters.shape[0]
     _check_count(K, byzantine)
     mask = jnp.arange(K) >= K - byzantine if mask is None else jnp.asarray(mask, bool)
-    liar = make_attack(attack, K, byzantine)
-    built = make_agreement(agreement, K, byzantine, rounds, unsafe=unsafe, **options)
-    adversary = Adversary(mask, liar.parameters or liar.gradients, liar.equivocates, liar.init(*parameters.shape))
-    return run_agreement(key, built, parameters, adversary).parameters
+
+    def build() -> Callable[..., Array]:
+        liar = make_attack(attack, K, byzantine)
+        built = make_agreement(agreement, K, byzantine, rounds, unsafe=unsafe, **options)
+
+        def call(key: PRNGKeyArray, parameters: Array, mask: Array) -> Array:
+            memory = liar.init(*parameters.shape)
+            adversary = Adversary(mask, liar.parameters or liar.gradients, liar.equivocates, memory)
+            return run_agreement(key, built, parameters, adversary).parameters
+
+        return call
+
+    call = _compiled(build, "agree", agreement, attack, K, byzantine, rounds, unsafe, **options)
+    return call(key, parameters, mask)
 
 
 def attack(
@@ -120,13 +141,49 @@ def attack(
     if on not in ("gradients", "parameters"):
         raise UsageError(f"on={on!r}: must be gradients or parameters")
     f = K - 1 if isinstance(mask, jax.core.Tracer) else int(mask.sum())
-    liar = make_attack(attack, K, f, **options)
-    forge = liar.gradients if on == "gradients" else liar.parameters
-    key_forge, key_rule = jax.random.split(key)
-    expected = make_rule(rule, K, f)
-    adversary = Adversary(mask, forge, liar.equivocates, liar.init(K, D))
-    view = omniscient_view(key_rule, expected, expected.init(K, D), messages, adversary)
-    return jax.vmap(lambda r: received(key_forge, view, forge, r, restore_own=False))(jnp.arange(K, dtype=jnp.int32))
+
+    def build() -> Callable[..., Array]:
+        liar = make_attack(attack, K, f, **options)
+        forge = liar.gradients if on == "gradients" else liar.parameters
+        expected = make_rule(rule, K, f)
+
+        def call(key: PRNGKeyArray, messages: Array, mask: Array) -> Array:
+            key_forge, key_rule = jax.random.split(key)
+            adversary = Adversary(mask, forge, liar.equivocates, liar.init(K, D))
+            view = omniscient_view(key_rule, expected, expected.init(K, D), messages, adversary)
+            receivers = jnp.arange(K, dtype=jnp.int32)
+            return jax.vmap(lambda r: received(key_forge, view, forge, r, restore_own=False))(receivers)
+
+        return call
+
+    return _compiled(build, "attack", attack, rule, on, K, D, f, **options)(key, messages, mask)
+
+
+class _Build:
+    """A way to build a function, equal to every other one with the same description."""
+
+    def __init__(self, build: Callable[[], Callable[..., Array]], description: Any):
+        self.build, self.description = build, description
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Build) and self.description == other.description
+
+    def __hash__(self) -> int:
+        return hash(self.description)
+
+
+@lru_cache(maxsize=256)
+def _cached(build: _Build) -> Callable[..., Array]:
+    return jax.jit(build.build())
+
+
+def _compiled(build: Callable[[], Callable[..., Array]], *parts: Any, **options: Any) -> Callable[..., Array]:
+    """Return the jitted function that `build` makes, the same one for the same parts and options."""
+    description = (*parts, *sorted(options.items()), Registry.revision)
+    try:
+        return _cached(_Build(build, description))
+    except TypeError:  # a part cannot be hashed, for example a rule that holds the matrix of a graph
+        return jax.jit(build())
 
 
 def _as_matrix(name: str, values: Any) -> Array:

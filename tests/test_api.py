@@ -1,0 +1,44 @@
+"""One-call forms on plain arrays are traced once per component, options and shapes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxbyz as jb
+from jaxbyz.protocol.graphs import metropolis_weights, ring
+from jaxbyz.rules import from_function
+from jaxbyz.rules.clipped_gossip import clipped_gossip
+
+KEY = jax.random.key(0)
+MESSAGES = jax.random.normal(KEY, (7, 4))
+
+
+def test_a_second_call_is_not_traced_again():
+    traces = []
+
+    def average(messages):
+        traces.append(messages.shape)
+        return messages.mean(axis=0)
+
+    for _ in range(3):
+        np.testing.assert_allclose(jb.aggregate(average, KEY, MESSAGES), MESSAGES.mean(axis=0), rtol=1e-6)
+    assert traces == [(7, 4)]
+    jb.aggregate(average, KEY, MESSAGES[:5])
+    assert traces == [(7, 4), (5, 4)]
+
+
+def test_options_and_later_registrations_are_told_apart(registries_restored):
+    loose = jb.aggregate("rfa", KEY, MESSAGES, rounds=1)
+    tight = jb.aggregate("rfa", KEY, MESSAGES, rounds=30)
+    assert float(jnp.abs(loose - tight).max()) > 1e-4
+    for factor in (1.0, 2.0):
+        jb.aggregators.add("scaled", lambda factor=factor: from_function(lambda x: factor * x.mean(axis=0)))
+        np.testing.assert_allclose(jb.aggregate("scaled", KEY, MESSAGES), factor * MESSAGES.mean(axis=0), rtol=1e-5)
+
+
+def test_a_rule_that_cannot_be_hashed_works():
+    rule = clipped_gossip(metropolis_weights(ring(7)), 0)
+    once, again = (jb.agree(rule, KEY, MESSAGES, rounds=2) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
