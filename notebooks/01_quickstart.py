@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 1. Quickstart
 #
-# Thirteen agents learn to balance a pole together. Three of them lie: they collude, and send gradients that make
-# the mean of all gradients zero. We train a federation that tolerates liars and one that does not, look at
-# both, and watch the policy.
+# Thirteen agents learn to balance a pole together. Three of them are Byzantine: they collude, and send gradients
+# that make the mean of all gradients zero. We train a federation that tolerates this and one that does not, compare
+# the two, and watch the learnt policy.
 
 # %%
 # %matplotlib inline
@@ -15,19 +15,16 @@ import jax.numpy as jnp
 from IPython.display import Image
 
 import jaxbyz as jb
-from jaxbyz.accelerate.platform import prepare
 from jaxbyz.cli.progress import make_progress
 from jaxbyz.environments.rendering import draw_frames, save_gif
-from jaxbyz.experiments import run as experiment
 from jaxbyz.report import plots
 from jaxbyz.sampling.playback import play
 
-prepare()  # one device a core, and compiled programs kept between sessions
+jb.prepare()  # use all cores, and keep compiled programs for the next session
 
 # %% [markdown]
-# Everything that decides a run is an option; `jaxbyz train --help` explains each, and a preset chooses where
-# unset ones come from. With `JAXBYZ_QUICK` set, as in the tests, this notebook runs with numbers so small that
-# nothing is learnt.
+# Options decide everything about a run. `jaxbyz train --help` explains them, and a preset supplies those that are
+# not given. If `JAXBYZ_QUICK` is set, as in the tests, this notebook uses such small numbers that nothing is learnt.
 
 # %%
 options = {"preset": "cartpole-best", "agents": 13, "byzantine": 3, "attack": "avg-zero", "seeds": 4}
@@ -42,25 +39,26 @@ folder = tempfile.mkdtemp()
 runs = []
 for name in algorithms:
     progress = make_progress(options["trajectories"], quiet=False)
-    runs.append(experiment.run_experiment(algorithm=name, out=f"{folder}/{name}", reporter=progress, **options))
+    runs.append(jb.run_experiment(algorithm=name, out=f"{folder}/{name}", reporter=progress, **options))
 
 # %% [markdown]
-# ## What came of it
+# ## Results
 #
-# The same pictures are drawn by `jaxbyz plot`, and `jaxbyz report` puts all of them on one page.
+# `jaxbyz plot` draws the same pictures, and `jaxbyz report` puts all of them on one page.
 
 # %%
 plots.learning_curves(runs, width=options["trajectories"] // 20 or 1)
 
 # %% [markdown]
-# Whom do honest agents listen to? RFA, the geometric median, gives the liars, far out on the other side, little
-# weight; the mean would give each of them one thirteenth.
+# Whom do the honest agents trust? RFA, the geometric median, gives small shares to the Byzantine messages, which are
+# far from all others. The mean would give each of them one thirteenth.
 
 # %%
 plots.trust(runs[0])
 
 # %% [markdown]
-# `metrics` holds arrays of shape `[seeds, iterations]`, the same that `metrics.npz` in the run folder has.
+# `metrics` holds arrays of shape `[seeds, iterations]`, under the same names as in the file `metrics.npz` of the run
+# folder.
 
 # %%
 run = jb.load_run(f"{folder}/decbyzpg")
@@ -69,9 +67,9 @@ print("distance between honest agents:", run.metrics["diameter"].max())
 print(sorted(run.metrics))
 
 # %% [markdown]
-# ## Watch it
+# ## The policy
 #
-# An episode of the learnt policy (`jaxbyz render DIR` does the same).
+# An episode of the learnt policy, as `jaxbyz render DIR` draws it.
 
 # %%
 algorithm = jb.build(run.config)

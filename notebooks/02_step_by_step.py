@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 2. The algorithm, step by step
 #
-# One iteration of DecByzPG: every agent **estimates** a gradient, liars **attack** what they send, every agent
-# **aggregates** what it received and takes a step, and all **agree** on parameters. Here each step is done by
-# hand, on CartPole, and shown in two dimensions: messages have hundreds of entries, and we look at them along
-# the two directions in which honest estimates differ most.
+# In one iteration of DecByzPG every agent **estimates** a gradient, Byzantine agents **attack** by sending forged
+# messages, every agent **aggregates** what it receives and takes a step, and all **agree** on parameters. Here we do
+# each step by hand, on CartPole. Messages have hundreds of entries; we plot them along the two directions in which
+# the honest estimates differ most.
 
 # %%
 # %matplotlib inline
@@ -17,21 +17,20 @@ import numpy as np
 from IPython.display import Image
 
 import jaxbyz as jb
-from jaxbyz.accelerate.platform import prepare
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_agreement
 from jaxbyz.sampling.page import sampler
 
-prepare()
+jb.prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 K, f = 13, 3
-mask = jnp.arange(K) >= K - f  # who lies: the last three
+mask = jnp.arange(K) >= K - f  # the last three agents are Byzantine
 
 # %% [markdown]
 # ## Estimate
 #
-# The paper's switch: with probability p a large batch of N trajectories, otherwise a small one of B that
-# corrects the previous estimate,
+# With probability p the agents sample a large batch of N trajectories, otherwise a small batch of B trajectories that
+# corrects the previous estimate:
 #
 # $$\tilde v_t = \frac1B\sum_i g(\tau_i\mid\theta_t) + v_{t-1} - \frac1B\sum_i g^{\omega}(\tau_i\mid\theta_{t-1}).$$
 
@@ -41,22 +40,22 @@ policy = jb.mlp_policy(env, hidden=(4,) if QUICK else (16, 16))
 N, B = (2, 2) if QUICK else (50, 4)
 estimator = jb.Estimator(baseline="leave-one-out", clip=1.0, horizon=20 if QUICK else 500)
 sample = sampler(env, policy, jb.Page(N=N, B=B, estimator=estimator), None)
-alone = sampler(env, policy, jb.Page(N=B, B=B, estimator=estimator), None)  # a small batch that corrects nothing
+uncorrected = sampler(env, policy, jb.Page(N=B, B=B, estimator=estimator), None)  # small batches by themselves
 
 keys = jax.random.split(jax.random.key(0), 5)
-theta = jnp.tile(policy.init(keys[0]), (K, 1))  # all start alike, [K, D]
-agents = [jax.random.split(key, K) for key in keys[1:]]
-large = jax.jit(sample.large)(theta, agents[0], mask).estimate  # [K, D]
-memory = jnp.tile(large[:10].mean(axis=0), (K, 1))  # v_{t−1}, had nobody lied
-after = theta + 1e-3 * memory / jnp.linalg.norm(memory[0])  # θ_t, a short step on
-corrected = jax.jit(sample.small)(after, theta, memory, agents[1], mask).estimate
-small = jax.jit(alone.large)(after, agents[2], mask).estimate
-fresh = jax.jit(sample.large)(after, agents[3], mask).estimate
-truth = fresh.mean(axis=0)  # as near as K fresh large batches come
+theta = jnp.tile(policy.init(keys[0]), (K, 1))  # [K, D], equal for all agents
+agent_keys = [jax.random.split(key, K) for key in keys[1:]]
+large = jax.jit(sample.large)(theta, agent_keys[0], mask).estimate  # [K, D]
+previous = jnp.tile(large[:10].mean(axis=0), (K, 1))  # v_{t−1} without an attack
+after = theta + 1e-3 * previous / jnp.linalg.norm(previous[0])  # θ_t, after a short step
+corrected = jax.jit(sample.small)(after, theta, previous, agent_keys[1], mask).estimate
+small = jax.jit(uncorrected.large)(after, agent_keys[2], mask).estimate
+fresh = jax.jit(sample.large)(after, agent_keys[3], mask).estimate
+truth = fresh.mean(axis=0)  # a good approximation of the gradient
 
 
 def scatter(axes, points, title, onto=large[:10], **style):
-    """Points [n, D] along the two directions in which `onto` differs most."""
+    """Plot points [n, D] along the two directions in which the rows of `onto` differ most."""
     axes.scatter(*project_to_plane(np.asarray(points), np.asarray(onto)).T, **style)
     axes.set_title(title, fontsize=10)
     axes.set_xticks([])
@@ -64,56 +63,54 @@ def scatter(axes, points, title, onto=large[:10], **style):
 
 
 drawing, axes = plots.figure(3, width=10, height=3.4, sharex=True, sharey=True)
-for panel, (points, title) in zip(
-    axes, [(large, f"large batches, N={N}"), (small, f"small batches alone, B={B}"), (corrected, "small, corrected")],
-    strict=True,
-):  # fmt: skip
+panels = ((large, f"large batches, N={N}"), (small, f"small batches, B={B}"), (corrected, "small batches, corrected"))
+for panel, (points, title) in zip(axes, panels, strict=True):
     scatter(panel, points, title, color=plots.HONEST_COLOUR)
     scatter(panel, truth[None], title, color="black", marker="+", s=120)
 drawing
 
 # %% [markdown]
-# The cross is the mean of thirteen fresh large batches, as near to the gradient as we come. A small batch alone
-# is a poor estimate. Correcting the previous estimate, which is an aggregate of ten agents' large batches, hands
-# its accuracy on for a fraction of the trajectories.
+# The cross is the mean of thirteen fresh large batches, a good approximation of the gradient. A small batch by itself
+# is a poor estimate. A small batch that corrects the previous estimate, the mean of ten large batches, keeps
+# the accuracy of that estimate at a fraction of the trajectories.
 
 # %%
-for name, points in (("large", large), ("small alone", small), ("small, corrected", corrected)):
+for name, points in (("large", large), ("small", small), ("small, corrected", corrected)):
     print(f"{name:>17}: distance to the gradient {np.linalg.norm(points - truth[None], axis=1).mean():.2f}")
 
 # %% [markdown]
 # ## Attack
 #
-# Liars see everything and agree among themselves. `jb.attack` says what each receiver gets, `[receiver, sender,
-# D]`.
+# Byzantine agents see everything and collude. `jb.attack` returns what each receiver gets, `[receiver, sender, D]`.
 
 # %%
 names = ["avg-zero", "ipm"] if QUICK else ["avg-zero", "large-noise:scale=20", "ipm", "alie"]
-heard = {name: jb.attack(name, keys[3], large, mask, rule="rfa")[0] for name in names}  # by the first agent, [K, D]
+received = {name: jb.attack(name, keys[3], large, mask, rule="rfa")[0] for name in names}  # by agent 0, [K, D]
 drawing, axes = plots.figure(len(names), width=11, height=3.2, sharex=True, sharey=True)
-for panel, (name, messages) in zip(axes, heard.items(), strict=True):
+for panel, (name, messages) in zip(axes, received.items(), strict=True):
     scatter(panel, messages[~mask], name, color=plots.HONEST_COLOUR, label="honest")
-    scatter(panel, messages[mask], name, color=plots.BYZANTINE_COLOUR, marker="X", s=60, label="liars")
+    scatter(panel, messages[mask], name, color=plots.BYZANTINE_COLOUR, marker="X", s=60, label="Byzantine")
 axes[0].legend(fontsize=8)
 drawing
 
 # %% [markdown]
 # ## Aggregate
 #
-# Every agent makes one vector of what it heard. How far is it from what honest agents said on average?
+# Every agent combines the messages that it received into one vector. How far is it from the mean of the honest
+# messages?
 
 # %%
 rules = ["mean", "rfa"] if QUICK else ["mean", "trimmed-mean", "krum", "rfa"]
 honest = large[~mask].mean(axis=0)
 print(" " * 22 + "".join(f"{rule:>14}" for rule in rules))
 results = {}
-for name, messages in heard.items():
+for name, messages in received.items():
     results[name] = [jb.aggregate(rule, keys[2], messages, byzantine=f) for rule in rules]
     errors = [float(jnp.linalg.norm(vector - honest)) for vector in results[name]]
     print(f"{name:<22}" + "".join(f"{error:14.2f}" for error in errors))
 
 drawing, axes = plots.figure(len(names), width=11, height=3.2)
-for panel, (name, messages) in zip(axes, heard.items(), strict=True):
+for panel, (name, messages) in zip(axes, received.items(), strict=True):
     scatter(panel, messages[~mask], name, color=plots.HONEST_COLOUR, alpha=0.3)
     for rule, vector, colour in zip(rules, results[name], plots.COLOURS[1:], strict=False):
         scatter(panel, vector[None], name, color=colour, marker="D", label=rule)
@@ -123,19 +120,20 @@ drawing
 # %% [markdown]
 # ## Agree
 #
-# Liars that tell each receiver something else leave honest agents with different parameters. κ rounds of
-# averaging agreement (here MDA: average the K − f vectors with the least diameter) bring them together again,
-# while the liars go on lying.
+# If Byzantine agents send different messages to different receivers, the honest agents end up with different
+# parameters. κ rounds of averaging agreement bring them together again, even though the Byzantine agents attack every
+# round. Here the rule is MDA, the mean of the K − f vectors with the smallest diameter.
 
 # %%
 attack = jb.large_noise(scale=0.01)
-rows = jb.attack(attack, keys[1], large / jnp.linalg.norm(honest), mask)  # each receiver hears its own noise
+rows = jb.attack(attack, keys[1], large / jnp.linalg.norm(honest), mask)  # different noise for each receiver
 steps = jax.vmap(lambda messages: jb.aggregate("rfa", keys[1], messages, byzantine=f))(rows)
 proposed = theta + 1e-2 * steps + 2e-3 * jax.random.normal(keys[2], theta.shape)
-held, sent = jax.jit(lambda key: trace_agreement(key, jb.Agreement(jb.mda(f), 4), proposed, mask, attack))(keys[3])
+agreement = jb.Agreement(jb.mda(f), rounds=4)
+held, sent = jax.jit(lambda key: trace_agreement(key, agreement, proposed, mask, attack))(keys[3])
 for i, now in enumerate(np.asarray(held)):
-    apart = np.linalg.norm(now[: K - f, None] - now[None, : K - f], axis=-1)
-    print(f"after {i} rounds: diameter {apart.max():.2e}")
+    distances = np.linalg.norm(now[: K - f, None] - now[None, : K - f], axis=-1)
+    print(f"after {i} rounds: diameter {distances.max():.2e}")
 
 # %%
 trace = AgreementTrace(np.asarray(held)[None], np.asarray(sent)[None], np.asarray(mask)[None])
@@ -143,4 +141,4 @@ path = plots.agreement_animation(trace, tempfile.mkdtemp() + "/agreement.gif", f
 Image(filename=path, format="gif")
 
 # %% [markdown]
-# `jaxbyz plot DIR --kind agreement` draws this for the first iterations of a run of yours.
+# `jaxbyz plot DIR --kind agreement` draws this animation for the first iterations of a run.

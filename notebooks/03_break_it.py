@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 3. Break it: your own attack, your own rule
 #
-# An attack and a rule are plain functions of arrays. We write one of each, look at them in two dimensions, let
-# the certifier search for inputs that break the rule, and train with both.
+# Attacks and rules are plain functions of arrays. We write one of each, plot them in two dimensions, let the certifier
+# search for inputs that break the rule, and train with both.
 
 # %%
 # %matplotlib inline
@@ -14,45 +14,43 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxbyz as jb
-from jaxbyz.accelerate.platform import prepare
 from jaxbyz.attacks import attacks, honest_mean, honest_std
 from jaxbyz.attacks import from_function as attack_from_function
 from jaxbyz.certify import Budget, certify, format_table
-from jaxbyz.experiments import run as experiment
 from jaxbyz.report import plots
 from jaxbyz.rules import aggregators
 from jaxbyz.rules import from_function as rule_from_function
 
-prepare()
+jb.prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 
 # %% [markdown]
 # ## An attack
 #
-# It gets what everyone would have sent, `[K, D]`, who lies, `[K]`, and a key. This one pulls every coordinate back:
-# the liars send the honest mean less ten times the honest spread, against the mean's sign.
+# An attack gets a key, the true messages `[K, D]`, and the mask of Byzantine senders `[K]`. This one pulls every
+# coordinate back: it sends the honest mean minus ten honest standard deviations times the sign of the mean.
 
 
 # %%
 def undertow(key, messages, mask):
-    """The honest mean less ten times the honest spread, against the mean's sign."""
+    """The honest mean minus ten honest standard deviations times the sign of the mean."""
     mean, width = honest_mean(messages, mask), honest_std(messages, mask)
     return jnp.broadcast_to(mean - 10.0 * width * jnp.sign(mean), messages.shape)
 
 
-attacks.add("undertow", lambda: attack_from_function(undertow), "ten times the spread against the mean's sign")
+attacks.add("undertow", lambda: attack_from_function(undertow), "ten standard deviations against the sign of the mean")
 
 # %% [markdown]
 # ## A rule
 #
-# It gets the messages, `[K, D]`, and returns one vector. This one asks every pair of messages whether they
-# point the same way and averages those that agree with the most others.
+# A rule gets the messages, `[K, D]`, and returns one vector, `[D]`. This one averages the half of the messages whose
+# directions agree best with those of all others.
 
 
 # %%
 def majority_direction(messages):
-    """Mean of the half of the messages whose directions have the largest mean cosine with all others."""
+    """Mean of the half of the messages with the largest mean cosine similarity to all messages."""
     unit = messages / jnp.maximum(jnp.linalg.norm(messages, axis=1, keepdims=True), 1e-12)
     support = jnp.sum(unit @ unit.T, axis=1)
     keep = jnp.argsort(-support)[: (len(support) + 1) // 2]
@@ -62,14 +60,14 @@ def majority_direction(messages):
 aggregators.add(
     "majority-direction",
     lambda: rule_from_function(majority_direction),
-    "mean of the most supported half",
+    "mean of the half whose directions agree best",
     Fraction(1, 2),
 )
 
 # %% [markdown]
 # ## In two dimensions
 #
-# Thirteen messages about (2, 1), the last three under attack.
+# Thirteen messages around (2, 1); the last three are forged.
 
 # %%
 K, f = 13, 3
@@ -79,21 +77,22 @@ rules = ["mean", "majority-direction"] if QUICK else ["mean", "trimmed-mean", "r
 names = ["avg-zero", "undertow"] if QUICK else ["alie", "avg-zero", "undertow"]
 drawing, axes = plots.figure(len(names), width=10, height=3.6, sharex=True, sharey=True)
 for panel, name in zip(axes, names, strict=True):
-    heard = jb.attack(name, jax.random.key(0), messages, mask)[0]
-    panel.scatter(*heard[~mask].T, color=plots.HONEST_COLOUR, alpha=0.4, label="honest")
-    panel.scatter(*heard[mask].T, color=plots.BYZANTINE_COLOUR, marker="X", s=60, label="liars")
+    received = jb.attack(name, jax.random.key(0), messages, mask)[0]
+    panel.scatter(*received[~mask].T, color=plots.HONEST_COLOUR, alpha=0.4, label="honest")
+    panel.scatter(*received[mask].T, color=plots.BYZANTINE_COLOUR, marker="X", s=60, label="Byzantine")
     for rule, colour in zip(rules, plots.COLOURS[2:], strict=False):
-        panel.scatter(*jb.aggregate(rule, jax.random.key(1), heard, byzantine=f), color=colour, marker="D", label=rule)
+        result = jb.aggregate(rule, jax.random.key(1), received, byzantine=f)
+        panel.scatter(*result, color=colour, marker="D", label=rule)
     panel.plot(*np.asarray(honest_mean(messages, mask)), "k+", markersize=12, label="honest mean")
     panel.set_title(name)
 axes[0].legend(fontsize=7)
 drawing
 
 # %% [markdown]
-# ## Does the rule stand?
+# ## Is the rule safe?
 #
-# The certifier searches for inputs on which a rule breaks the paper's Definition 2. Ours has no reason to be
-# safe: direction says nothing about length.
+# The certifier searches for inputs on which a rule violates the paper's Definition 2. Ours looks at directions only, so
+# lengths can break it.
 
 # %%
 suspects = ["majority-direction"] if QUICK else ["majority-direction", "arc+majority-direction", "rfa"]
@@ -101,16 +100,15 @@ budget = Budget(starts=48, climbers=4, steps=5) if QUICK else Budget(starts=384,
 print(format_table(certify(suspects, agents=7, byzantine=2, budget=budget)))
 
 # %% [markdown]
-# A liar that points the honest way with a vector as long as it likes is believed, and the error grows without
-# bound. Rules chain with `+`: ARC in front shortens the longest messages to the next, and the error is bounded.
-# To the letter of Definition 2 that is not enough, nor is RFA alone: the error must vanish with the share of
-# liars, for which the paper puts bucketing in front (docs/certificate.md).
+# A Byzantine message in the honest direction is accepted however long it is, so the error is unbounded. Rules are
+# chained with `+`: ARC in front of our rule shortens the longest messages, and the error is bounded. Definition 2
+# requires more, also of RFA: the error must vanish with the fraction of Byzantine agents. For this the paper puts
+# bucketing in front of the rule (docs/certificate.md).
 
 # %% [markdown]
 # ## In training
 #
-# Registered names work everywhere: in `resolve`, on the command line of a script that registers them, in
-# sweeps.
+# Registered names can be used wherever names are accepted, also on the command line (`jaxbyz --import FILE`).
 
 # %%
 options = {
@@ -124,9 +122,9 @@ options = {
 if QUICK:
     options |= {"agents": 5, "byzantine": 1, "N": 2, "B": 2, "horizon": 20, "hidden": (4,), "trajectories": 8}
 compared = ["rfa"] if QUICK else ["mean", "rfa", "majority-direction"]
-runs = [experiment.run_experiment(aggregator=rule, unsafe=rule == "mean", **options) for rule in compared]
+runs = [jb.run_experiment(aggregator=rule, **options) for rule in compared]
 plots.learning_curves(runs, width=options["trajectories"] // 20 or 1)
 
 # %% [markdown]
-# The mean is undone and RFA hardly notices. Our rule learns, with more noise: it throws half of the messages away
-# whether anybody lies or not.
+# The mean does not learn, and RFA is hardly affected. Our rule learns with more noise, because it always discards half
+# of the messages.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 5. Sweeps in one compiled program
 #
-# A run is a pure function of a key. So a sweep over seeds is a `vmap`, a sweep over anything continuous (the
-# strength of an attack, a step size) is another `vmap` around it, and attacks and rules, which are different
-# programs, become one program by being traced into one `jit`.
+# A run is a pure function of a key. A sweep over seeds is therefore a `vmap`, and so is a sweep over any continuous
+# quantity, such as a step size or the strength of an attack. Attacks and rules are different programs, but one
+# `jit` can compile all of them together.
 
 # %%
 # %matplotlib inline
@@ -16,10 +16,9 @@ import numpy as np
 import optax
 
 import jaxbyz as jb
-from jaxbyz.accelerate.platform import prepare
 from jaxbyz.report import plots
 
-prepare()
+jb.prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 K, f, T = (5, 1, 2) if QUICK else (13, 3, 40)
@@ -27,13 +26,13 @@ env = jb.make_environment("CartPole-v1")
 policy = jb.mlp_policy(env, hidden=(4,) if QUICK else (16, 16), output_scale=3.0)
 estimator = jb.Estimator(baseline="leave-one-out", clip=1.0, horizon=20 if QUICK else 500)
 page = jb.Page(N=2 if QUICK else 8, B=2 if QUICK else 8, estimator=estimator)
-coins = jnp.ones(T, bool)  # p = 1: every batch is a large one
+coins = jnp.ones(T, bool)  # p = 1: every batch is large
 
 
 def returns(key, attack, rule, eta):
-    """Honest return of every iteration, [T], of one run."""
+    """Return the honest return of every iteration of one run, [T]."""
     algorithm = jb.decbyzpg(
-        env, policy, agents=K, byzantine=f, attack=attack, aggregator=rule, agreement=jb.Agreement(jb.mda(f), rounds=2),
+        env, policy, agents=K, byzantine=f, attack=attack, aggregator=rule, agreement="mda:rounds=2",
         optimizer=optax.adam(eta), page=page, p=1.0,
     )  # fmt: skip
     return jb.train(algorithm, key, T, coins).metrics.returns
@@ -42,7 +41,7 @@ def returns(key, attack, rule, eta):
 # %% [markdown]
 # ## Seeds × strength of the attack × step size
 #
-# Three nested `vmap`s. `scale` and `eta` are arrays inside the program, so no value of theirs is compiled in.
+# Three nested `vmap`s. `scale` and `eta` are arrays, so the program does not depend on their values.
 
 # %%
 keys = jax.random.split(jax.random.key(0), 2 if QUICK else 4)
@@ -77,12 +76,12 @@ axes[0, 0].legend(fontsize=8)
 drawing
 
 # %% [markdown]
-# RFA does not care how loud the noise is.
+# The scale of the noise does not matter to RFA.
 #
 # ## Seeds × attacks × rules
 #
-# Attacks and rules differ in what they compute. A dictionary of vmapped runs inside one `jit` is still one
-# program, compiled and launched once.
+# Attacks and rules differ in what they compute. A dictionary of runs inside one `jit` is still one program, which is
+# compiled and started once.
 
 # %%
 attacks = {"avg-zero": jb.avg_zero()}
@@ -102,12 +101,12 @@ def table(keys):
 
 
 started = time.monotonic()
-found = {pair: np.asarray(curves) for pair, curves in table(keys).items()}
-print(f"{len(found) * len(keys)} runs, compilation included, in {time.monotonic() - started:.1f} s")
+results = {pair: np.asarray(curves) for pair, curves in table(keys).items()}
+print(f"{len(results) * len(keys)} runs in {time.monotonic() - started:.1f} s, compilation included")
 print(" " * 12 + "".join(f"{rule:>10}" for rule in rules))
 for attack in attacks:
-    print(f"{attack:<12}" + "".join(f"{found[attack, rule][:, -5:].mean():10.1f}" for rule in rules))
+    print(f"{attack:<12}" + "".join(f"{results[attack, rule][:, -5:].mean():10.1f}" for rule in rules))
 
 # %% [markdown]
-# For sweeps that run for hours, `jaxbyz sweep` takes a grid from a TOML file, keeps every member in its own
-# folder, and goes on where it was interrupted.
+# For sweeps that take hours, `jaxbyz sweep` reads a grid of options from a TOML file, writes one folder per
+# combination, and continues after an interruption.
