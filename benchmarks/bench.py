@@ -29,7 +29,8 @@ def against_torch(python: str, rounds: int = 3) -> None:
     """Our batch and torch's in turn, each warmed up."""
     import speed
 
-    from jaxbyz.experiments.run_folder import describe_environment, write_json
+    from jaxbyz.experiments.files import write_json
+    from jaxbyz.experiments.run_folder import describe_environment
 
     programs = speed.batch_programs(speed.AGENTS, endless=True)
     ours = programs.get("all_cores", programs["ours"])

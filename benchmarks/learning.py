@@ -90,7 +90,7 @@ SEARCH: dict[str, dict] = {
 def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Path) -> None:
     """Train one configuration and write its file."""
     from jaxbyz.experiments.config import resolve
-    from jaxbyz.experiments.run_folder import write_json
+    from jaxbyz.experiments.files import write_json
     from jaxbyz.report.tables import summarise
     from jaxbyz.reproduction.result_files import train_and_record
 

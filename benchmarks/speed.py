@@ -33,8 +33,9 @@ import jaxbyz as jb  # noqa: E402
 from jaxbyz import algorithms  # noqa: E402
 from jaxbyz.accelerate.batching import repeat_last  # noqa: E402
 from jaxbyz.accelerate.platform import kernels_run, on_cpu  # noqa: E402
-from jaxbyz.experiments import config  # noqa: E402
-from jaxbyz.experiments.run_folder import describe_environment, write_json  # noqa: E402
+from jaxbyz.experiments import building  # noqa: E402
+from jaxbyz.experiments.files import write_json  # noqa: E402
+from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402
 from jaxbyz.protocol.placement import Places  # noqa: E402
 from jaxbyz.sampling import estimators, page, rollout  # noqa: E402
 from jaxbyz.sampling.estimators import estimate  # noqa: E402
@@ -138,7 +139,7 @@ def iteration(
     """One whole iteration of so many seeds."""
     settings = jb.resolve(agents=agents, byzantine=byzantine, attack="avg-zero", **options)
     params = ENDLESS if endless else {}
-    environment = mock.patch.object(config, "make_environment", lambda name: jb.make_environment(name, **params))
+    environment = mock.patch.object(building, "make_environment", lambda name: jb.make_environment(name, **params))
     with environment, mock.patch.object(algorithms, "sampler", sampler):
         algorithm = jb.build(settings)
     states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))

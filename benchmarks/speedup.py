@@ -13,9 +13,10 @@ import math
 from pathlib import Path
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments import run as experiment
 from jaxbyz.experiments.config import resolve
-from jaxbyz.experiments.run_folder import describe_environment, write_json
+from jaxbyz.experiments.files import write_json
+from jaxbyz.experiments.run import run
+from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.report.statistics import first_reached, smoothed
 
 LEVEL, WIDTH, MOST = 400, 16, 640
@@ -26,7 +27,7 @@ FEDERATIONS = {"1": {"algorithm": "page-pg"}, "13": {"agents": 13}}
 def measure(who: dict, batch: int, eta: float, seeds: int) -> dict:
     """One training, and when it arrives."""
     options = {**who, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
-    done = experiment.run(resolve("cartpole-best", trajectories=MOST, **options))
+    done = run(resolve("cartpole-best", trajectories=MOST, **options))
     x, y = smoothed(done.metrics, WIDTH)
     arrived = float(first_reached(x, y.mean(axis=0), LEVEL))
     return {

@@ -31,7 +31,8 @@ from jaxbyz.attacks import View
 from jaxbyz.attacks.base import Forge, honest_mean
 from jaxbyz.certify.configurations import HONEST, honest_rows
 from jaxbyz.components import make_agreement, make_attack, make_rule
-from jaxbyz.experiments.run_folder import describe_environment, write_json
+from jaxbyz.experiments.files import write_json
+from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.policies.networks import Policy
 from jaxbyz.protocol.agreements import agreements, diameter, run_agreement
 from jaxbyz.protocol.communication import Adversary

@@ -26,23 +26,25 @@ import plain  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
 from jaxbyz import algorithms  # noqa: E402
-from jaxbyz.experiments import run as experiment  # noqa: E402
-from jaxbyz.experiments.run_folder import describe_environment, write_json  # noqa: E402
+from jaxbyz.experiments import plan  # noqa: E402
+from jaxbyz.experiments.files import write_json  # noqa: E402
+from jaxbyz.experiments.run import run  # noqa: E402
+from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402
 
 ONE_DEVICE = "seeds=1"
 
 
 def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) -> dict:
     """Seconds and returns of a run whose programs have all been compiled by one like it."""
-    experiment._build.cache_clear()
+    plan._build_once.cache_clear()
     patch = mock.patch.object(algorithms, "sampler", sampler) if sampler else contextlib.nullcontext()
     with patch:
         config = jb.resolve("cartpole", agents=13, seeds=seeds, trajectories=trajectories)
-        experiment.run(config, mesh=mesh)
+        run(config, mesh=mesh)
         started = time.perf_counter()
-        done = experiment.run(config, mesh=mesh)
+        done = run(config, mesh=mesh)
         seconds = time.perf_counter() - started
-    experiment._build.cache_clear()
+    plan._build_once.cache_clear()
     returns = done.metrics["returns"]
     at = np.linspace(0, returns.shape[1] - 1, 17).astype(int)
     return {

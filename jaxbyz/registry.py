@@ -170,11 +170,12 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise UsageError(f"{text!r}: options are written name:option=value,option=value")
-        options[key.strip().replace("-", "_")] = _literal(value.strip())
+        options[key.strip().replace("-", "_")] = parse_literal(value.strip())
     return name.strip(), options
 
 
-def _literal(text: str) -> Any:
+def parse_literal(text: str) -> Any:
+    """Return the number, boolean or None that a text spells, or else the text."""
     for kind in (int, float):
         try:
             return kind(text)

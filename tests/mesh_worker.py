@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 
@@ -24,53 +22,38 @@ def local(folder: Path, options: dict, meshes: list[str]) -> None:
     """Train on each mesh of up to eight host devices."""
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    from jaxbyz.experiments import run as experiment
     from jaxbyz.experiments.config import resolve
+    from jaxbyz.experiments.run import run
 
     for mesh in meshes:
-        store(folder, mesh, experiment.run(resolve(**{**CONFIG, **options}), mesh=mesh))
-
-
-class StopAt:
-    """A reporter that sends its process SIGTERM at an iteration."""
-
-    def __init__(self, iteration: int):
-        self.iteration = iteration
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def update(self, progress):
-        if progress.iteration == self.iteration:
-            os.kill(os.getpid(), signal.SIGTERM)
+        store(folder, mesh, run(resolve(**{**CONFIG, **options}), mesh=mesh))
 
 
 def process(folder: Path, devices: int) -> None:
     """One of several processes: train, be interrupted in the last of them only, resume together, train undisturbed."""
     jax.config.update("jax_num_cpu_devices", devices)
-    from jaxbyz.training import processes as distributed
+    from jaxbyz.training.processes import join_processes
 
-    distributed.initialise()
+    join_processes()
+    from helpers import StopAt
+
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments import run as experiment
     from jaxbyz.experiments.config import resolve
+    from jaxbyz.experiments.run import Interrupted, resume, run
 
     config, last = resolve(**CONFIG), jax.process_index() == jax.process_count() - 1
     reporter, said = StopAt(8) if last else None, []
     try:
-        experiment.run(config, folder / "run", reporter, checkpoint_every=8, mesh="seeds=1,agents=2")
-    except experiment.Interrupted as stop:
+        run(config, folder / "run", reporter, checkpoint_every=8, mesh="seeds=1,agents=2")
+    except Interrupted as stop:
         said.append(str(stop))
     try:
-        experiment.run(config, folder / "run")
+        run(config, folder / "run")
     except UsageError as error:
         said.append(str(error))
-    done = experiment.resume(folder / "run", say=said.append)
+    done = resume(folder / "run", log=said.append)
     store(folder, f"resumed-{jax.process_index()}", done)
-    store(folder, f"whole-{jax.process_index()}", experiment.run(config, mesh="seeds=1,agents=2"))
+    store(folder, f"whole-{jax.process_index()}", run(config, mesh="seeds=1,agents=2"))
     (folder / f"said-{jax.process_index()}.json").write_text(json.dumps(said))
 
 

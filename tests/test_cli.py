@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.accelerate.platform import SMALL_LOOPS, WIDE
-from jaxbyz.accelerate.setup import patient, set_flags
+from jaxbyz.accelerate.setup import FUSED_SMALL_LOOPS, WIDE_VECTORS, agents_can_share_cores, set_flags
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import build_parser, main
-from jaxbyz.cli.options import config_from, widths
-from jaxbyz.cli.train import ignored
+from jaxbyz.cli.options import config_from, parse_widths
+from jaxbyz.cli.train import options_without_effect
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.evaluation import _player, evaluate
+from jaxbyz.experiments.plan import cached_algorithm, make_plan
+from jaxbyz.experiments.run import run as run_config
 from jaxbyz.registry import Registry
 from jaxbyz.rules import aggregators
 
@@ -66,10 +68,8 @@ def test_a_run_folder_holds_what_it_should(folder):
 
 
 def test_config_is_enough_to_run_it_again(folder):
-    from jaxbyz.experiments import run as experiment
-
     run = jb.load_run(folder)
-    again = experiment.run(run.config)
+    again = run_config(run.config)
     np.testing.assert_array_equal(again.policy["last"], run.policy["last"])
     np.testing.assert_array_equal(again.metrics["returns"], run.metrics["returns"])
 
@@ -80,13 +80,12 @@ def test_a_seed_of_a_sweep_is_that_seed_alone(folder):
     from dataclasses import replace
 
     from jaxbyz import training
-    from jaxbyz.experiments import run as experiment
 
     run = jb.load_run(folder)
-    plan = experiment.plan(run.config)
+    plan = make_plan(run.config)
     alone = list(training.segments(plan.algorithm, plan.keys[1:2], plan.coins, plan.output_at[1:2]))
     np.testing.assert_allclose(alone[-1].metrics.returns[0], run.metrics["returns"][1], rtol=1e-4)
-    own = experiment.run(replace(run.config, coin="own", seeds=2))
+    own = run_config(replace(run.config, coin="own", seeds=2))
     assert own.metrics["coin"].shape[0] == 2 and own.metrics["coin"][:, 0].all()
 
 
@@ -107,13 +106,11 @@ def test_evaluate_runs_fresh_episodes(capsys, folder):
 
 
 def test_an_evaluation_is_compiled_once(folder):
-    from jaxbyz.experiments import run as experiment
-
     run = jb.load_run(folder)
     parameters = run.policy["last"][:, 0]
-    one, two = (experiment.evaluate(run.config, parameters, 5, seed=seed) for seed in (0, 1))
+    one, two = (evaluate(run.config, parameters, 5, seed=seed) for seed in (0, 1))
     assert one["returns"].shape == two["length"].shape == (3, 5)
-    play = experiment._player(experiment._algorithm(run.config), 5, run.config.horizon, False)
+    play = _player(cached_algorithm(run.config), 5, run.config.horizon, False)
     assert play._cache_size() == 1
 
 
@@ -186,10 +183,10 @@ def test_list_names_everything(capsys):
         (["--gamma", "1.5"], "gamma=1.5"),
         (["--kappa", "zero"], "kappa='zero'"),
         (["--kappa", "²"], "kappa='²'"),
-        (["--kappa", "1000001"], "kappa='1000001': a number of rounds from 1 to 1000000"),
+        (["--kappa", "1000001"], "kappa='1000001': must be a number of rounds from 1 to 1000000"),
         (["--kappa", "9" * 5000], "kappa='999"),
         (["--seeds", "1" + "0" * 400], "seeds: the number is too large"),
-        (["--eta", "1e39"], "eta=1e+39: must be a positive number of float32"),
+        (["--eta", "1e39"], "eta=1e+39: must be a positive float32 number"),
         (["--hidden", "0"], "hidden=0"),
         (["--hidden", "a,b"], "hidden='a,b'"),
         (["--aggregator", "rfaa"], "aggregator='rfaa' is unknown; did you mean 'rfa'?"),
@@ -201,7 +198,7 @@ def test_list_names_everything(capsys):
         (["--preset", "cartpol"], "did you mean 'cartpole'?"),
         (["--optimizer", "adma"], "did you mean 'adam'?"),
         (["--aggregator", "rfa:rouds=3"], "unknown option 'rouds'"),
-        (["--previous", "realized"], "previous=realized with optimizer=adam"),
+        (["--previous", "realized"], "previous='realized' needs a constant step size"),
         (["--nonsense", "1"], "unrecognized arguments: --nonsense"),
         (["--env", "MetaMaze-misc", "--hidden", "4", "--attack", "nothing"], "attack='nothing'"),
     ],
@@ -261,15 +258,15 @@ def test_components_of_ones_own_are_imported_and_drawn_without(capsys, tmp_path,
     ("given", "said"),
     [
         ({"algorithm": "dec-page-pg", "aggregator": "krum"},
-         ["aggregator=krum: dec-page-pg does not read it; aggregator=mean"]),
-        ({"algorithm": "byzpg", "agreement": "gda"}, ["agreement=gda: byzpg does not read it; agreement=none"]),
-        ({"algorithm": "page-pg", "agents": 5}, ["agents=5: page-pg does not read it; agents=1"]),
-        ({"attack": "avg-zero"}, ["attack=avg-zero: nobody is Byzantine (--byzantine), so nobody attacks"]),
+         ["aggregator=krum has no effect: dec-page-pg uses aggregator=mean"]),
+        ({"algorithm": "byzpg", "agreement": "gda"}, ["agreement=gda has no effect: byzpg uses agreement=none"]),
+        ({"algorithm": "page-pg", "agents": 5}, ["agents=5 has no effect: page-pg uses agents=1"]),
+        ({"attack": "avg-zero"}, ["attack=avg-zero has no effect: no agent is Byzantine (--byzantine)"]),
         ({"aggregator": "nnm+rfa", "byzantine": 3, "attack": "avg-zero", "hidden": (4,), "weight_clip": None}, []),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_named_and_not_recorded(given, said):
-    assert list(ignored(jb.resolve(**given), given)) == said
+    assert list(options_without_effect(jb.resolve(**given), given)) == said
 
 
 def test_none_on_the_command_line_takes_back_what_the_preset_says():
@@ -285,7 +282,7 @@ def test_none_on_the_command_line_takes_back_what_the_preset_says():
 def test_pre_aggregators_may_stand_before_the_aggregator(capsys):
     config = jb.resolve(aggregator="nnm+bucketing:size=2+rfa:rounds=3", byzantine=3)
     assert (config.pre_aggregator, config.aggregator) == ("nnm+bucketing:size=2", "rfa:rounds=3")
-    assert "keep one" in refused(capsys, "train", "--aggregator", "nnm+rfa", "--pre-aggregator", "bucketing")
+    assert "in one of them" in refused(capsys, "train", "--aggregator", "nnm+rfa", "--pre-aggregator", "bucketing")
 
 
 def test_an_existing_run_is_not_overwritten(capsys, folder):
@@ -336,16 +333,16 @@ def test_help_and_version(capsys):
     text = capsys.readouterr().out
     for name in ("--N", "--B", "--p", "--eta", "--kappa", "--gamma", "--horizon", "--attack", "--json"):
         assert name in text
-    assert widths("16,16") == (16, 16)
+    assert parse_widths("16,16") == (16, 16) and parse_widths("a,b") == "a,b"
 
 
 def test_flags_of_the_user_come_first(monkeypatch):
-    """XLA's flags are added once, and an option the user has set is left alone."""
+    """XLA flags are added once, and flags that the user has set are kept."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_extra_options=mine=1")
     for _ in range(2):
         set_flags()
     flags = os.environ["XLA_FLAGS"].split()
-    assert flags[0] == "--xla_backend_extra_options=mine=1" and len(flags) == 4 and patient()
+    assert flags[0] == "--xla_backend_extra_options=mine=1" and len(flags) == 4 and agents_can_share_cores()
     monkeypatch.setenv("XLA_FLAGS", "")
     set_flags()
-    assert {SMALL_LOOPS, WIDE} < set(os.environ["XLA_FLAGS"].split()) and patient()
+    assert {FUSED_SMALL_LOOPS, WIDE_VECTORS} < set(os.environ["XLA_FLAGS"].split()) and agents_can_share_cores()

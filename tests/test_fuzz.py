@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from jaxbyz.algorithms import algorithms
 from jaxbyz.attacks import attacks
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run as experiment
-from jaxbyz.experiments.config import COINS, COMPARED, FIELDS, NAIVE, OPTIMIZERS, OUTPUTS, STARTS, build, resolve
+from jaxbyz.experiments.building import build
+from jaxbyz.experiments.config import FIELDS, resolve, traits_of
 from jaxbyz.experiments.presets import PRESETS
-from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS
+from jaxbyz.experiments.run import run as run_config
 from jaxbyz.protocol.agreements import agreements
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import aggregators, pre_aggregators
-from jaxbyz.sampling.estimators import BASELINES, ESTIMATORS, WEIGHTS
-from jaxbyz.sampling.page import PREVIOUS
 
 QUICK = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Catch-bsuite", "DiscountingChain-bsuite", "PointRobot-misc")
 EXPECTED_NAN = {"shares", "byzantine_weight"}  # of a rule that does not know its senders' shares
@@ -70,6 +68,7 @@ REQUIRED = {
     "seeds": sizes(1, 2),
 }
 OPTIONAL = {
+    **{name: any_of(field.metadata["choices"]) for name, field in FIELDS.items() if field.metadata["choices"]},
     "byzantine": sizes(0, 3),
     "algorithm": any_of(algorithms.names()),
     "attack": component(attacks, "none"),
@@ -80,27 +79,15 @@ OPTIONAL = {
     "kappa": mostly(st.sampled_from(["1", "2", 2, "theorem"]), "0", "-1", "x", "", "3.5", "²", "9" * 30),
     "tolerance": st.one_of(st.none(), numbers(1e-3, 0.1)),
     "seed": mostly(st.integers(0, 2**31), 2**32 - 1, 2**32, -1, 2**70),
-    "coin": any_of(COINS),
     "p": numbers(0.2, 0.5, 1.0),
     "period": st.one_of(st.none(), sizes(1, 4)),
     "eta": numbers(1e-3, 0.1),
     "eta_end": st.one_of(st.none(), numbers(1e-4)),
-    "optimizer": any_of(OPTIMIZERS),
     "gamma": numbers(0.9, 0.999),
-    "estimator": any_of(ESTIMATORS),
-    "baseline": any_of(BASELINES),
     "baseline_value": numbers(0.0, 5.0),
-    "weights": any_of(WEIGHTS),
     "weight_clip": st.one_of(st.none(), numbers(1.0, 2.0)),
-    "previous": any_of(PREVIOUS),
     "clip_norm": st.one_of(st.none(), numbers(1.0)),
-    "activation": any_of(ACTIVATIONS),
-    "output_activation": any_of(ACTIVATIONS),
     "output_scale": numbers(1.0, 3.0),
-    "initialiser": any_of(INITIALISERS),
-    "output": any_of(OUTPUTS),
-    "start": any_of(STARTS),
-    "anchor": any_of(COMPARED),
     "unsafe": mostly(st.booleans(), "yes", None),
     "preset": any_of(name for name, (_, values) in PRESETS.items() if values.get("env", "CartPole-v1") in QUICK),
     "env": any_of(QUICK),
@@ -136,11 +123,11 @@ def trained(options: dict) -> str:
     """Train for real: `refused`, `trained`, or `stopped`, which only what is not tolerant may be."""
     try:
         config = resolve(**options)
-        done = experiment.run(config)
+        done = run_config(config)
     except UsageError as error:
         return refusal(error)
     if not done.finite:
-        naive = config.algorithm in NAIVE or config.aggregator.startswith("mean") or config.unsafe
+        naive = traits_of(config).naive or config.aggregator.startswith("mean") or config.unsafe
         enormous = config.eta > 1 or config.output_scale > 1e3 or abs(config.baseline_value) > 1e3
         assert naive or enormous, f"{options}: honest parameters are not finite"
         return "stopped"

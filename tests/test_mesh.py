@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,39 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import StopAt, finish, flags, spawn
 from jax.sharding import PartitionSpec
-from mesh_worker import StopAt
 
 import jaxbyz as jb
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run as experiment
-from jaxbyz.experiments.config import build, resolve
+from jaxbyz.experiments.building import build
+from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.protocol.placement import Places
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh, parse_shape
 
 HERE = Path(__file__).parent
+SMALL = dict(agents=5, byzantine=1, N=4, B=2, p=0.5, horizon=8, hidden=(3,), kappa="2", attack="avg-zero")
 MESHES = ["seeds=1", "seeds=2,agents=1", "seeds=1,agents=4", "seeds=2,agents=4"]  # 1, 2, 4 and 8 devices
-
-
-def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
-    """Python in a process of its own, compiling as quickly as these tests do."""
-    settings = {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
-    }
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        env={**os.environ, **settings, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen, code: int = 0) -> str:
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == code, output
-    return output
 
 
 def together(count: int, *arguments: str) -> list[subprocess.Popen]:
@@ -125,11 +104,10 @@ def test_every_kind_of_run_is_the_same_on_every_mesh(options, tmp_path):
 @pytest.mark.slow
 def test_a_run_resumes_on_another_mesh(tmp_path):
     """Checkpoints hold runs of their own shape: what five agents on two devices began, two seeds' devices finish."""
-    config = resolve(agents=5, byzantine=1, N=4, B=2, p=0.5, horizon=8, hidden=(3,), trajectories=60, kappa="2",
-                     seeds=3, attack="avg-zero")  # fmt: skip
-    with pytest.raises(experiment.Interrupted):
-        experiment.run(config, tmp_path / "run", StopAt(8), checkpoint_every=8, mesh="agents=2")
-    done, whole = experiment.resume(tmp_path / "run", mesh="seeds=2"), experiment.run(config, mesh="seeds=1")
+    config = resolve(**SMALL, seeds=3, trajectories=60)
+    with pytest.raises(Interrupted):
+        run(config, tmp_path / "run", StopAt(8), checkpoint_every=8, mesh="agents=2")
+    done, whole = resume(tmp_path / "run", mesh="seeds=2"), run(config, mesh="seeds=1")
     for name, values in whole.policy.items():
         np.testing.assert_allclose(done.policy[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
 
@@ -137,10 +115,10 @@ def test_a_run_resumes_on_another_mesh(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_path):
-    options = ["--agents=5", "--byzantine=1", "--N=4", "--B=2", "--horizon=8", "--hidden=3", "--p=0.5", "--kappa=2",
-               "--seeds=2", "--attack=avg-zero", "--trajectories=900", "--checkpoint-every=20"]  # fmt: skip
+    options = {**SMALL, "seeds": 2, "trajectories": 900}
     out = tmp_path / "run"
-    processes = together(2, "-m", "jaxbyz", "train", *options, "--out", str(out), "--distributed")
+    train = ["train", *flags(options), "--checkpoint-every=20", "--out", str(out), "--distributed"]
+    processes = together(2, "-m", "jaxbyz", *train)
     deadline = time.monotonic() + 200
     while not (out / "checkpoints" / "20.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -154,8 +132,7 @@ def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_p
     resumed = together(2, "-m", "jaxbyz", "resume", str(out), "--distributed", "--quiet")
     assert "resuming" in finish(resumed[0])
     finish(resumed[1])
-    whole = experiment.run(resolve(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), p=0.5, kappa="2",
-                                      seeds=2, attack="avg-zero", trajectories=900))  # fmt: skip
+    whole = run(resolve(**options))
     done = jb.load_run(out)
     np.testing.assert_allclose(done.metrics["returns"], whole.metrics["returns"], rtol=1e-5)
     np.testing.assert_allclose(done.policy["last"], whole.policy["last"], rtol=1e-4, atol=1e-5)
@@ -236,7 +213,7 @@ def test_shapes(monkeypatch):
     assert choose_shape(None, 1, 13) == Shape(1, 1) and choose_shape(None, 5, 13) == Shape(2, 1)
     monkeypatch.undo()
     for text in ("", "seeds", "seeds=0", "seeds=-1", "agents=two", "seeds=1,seeds=1", "devices=2", "seeds=1.5"):
-        with pytest.raises(UsageError, match="written seeds=4,agents=2"):
+        with pytest.raises(UsageError, match="must be written like seeds=4,agents=2"):
             parse_shape(text)
     for shape, message in (
         (Shape(2, 2), "4 devices are needed, there are 2"),

@@ -9,7 +9,8 @@ import pytest
 
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import build, resolve, to_dict
+from jaxbyz.experiments.building import build
+from jaxbyz.experiments.config import resolve, to_dict
 from jaxbyz.reproduction.claims import check_claims, compare_claims, final_return
 from jaxbyz.reproduction.comparison import curve_table
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures

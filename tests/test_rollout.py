@@ -262,7 +262,7 @@ def test_rewards_that_lie_have_a_stream_of_their_own():
 
 
 def test_evaluation_uses_no_key_of_training():
-    from jaxbyz.experiments.run import evaluation_keys
+    from jaxbyz.experiments.evaluation import evaluation_keys
 
     data = jax.random.key_data(evaluation_keys(5, 4))
     used = jax.random.key_data(jax.random.split(jax.random.key(5), 10))

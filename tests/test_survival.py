@@ -13,8 +13,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 from dataclasses import replace
@@ -24,57 +22,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import StopAt, assert_same_run, finish, flags, spawn
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import checkpoints
-from jaxbyz.experiments import run as experiment
-from jaxbyz.experiments import run_folder as results
+from jaxbyz.experiments import run as run_module
 from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.files import read_arrays, write_arrays
+from jaxbyz.experiments.folder_lock import BusyError, lock_folder
+from jaxbyz.experiments.plan import make_plan
+from jaxbyz.experiments.run import Interrupted, resume, run
+from jaxbyz.experiments.run_folder import write_start
+from jaxbyz.training import layout
+from jaxbyz.training.devices import Shape, make_mesh
 
 TINY = dict(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), trajectories=20, p=0.5, kappa="2", seeds=2,
             attack="avg-zero")  # fmt: skip
 
 
-class StopAt:
-    """A reporter that sends this process a signal once an iteration is reached."""
-
-    def __init__(self, iteration: int, number: int = signal.SIGTERM):
-        self.iteration, self.number = iteration, number
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def update(self, progress):
-        if progress.iteration >= self.iteration:
-            self.iteration = 10**9
-            os.kill(os.getpid(), self.number)
-
-
 def interrupted(config, out, iteration, every=2, number=signal.SIGTERM):
     """A run in `out` that a signal stopped at `iteration`."""
-    with pytest.raises(experiment.Interrupted) as stop:
-        experiment.run(config, out, StopAt(iteration, number), checkpoint_every=every)
-    assert stop.value.signal == number and stop.value.done < experiment.plan(config).coins.shape[-1]
+    with pytest.raises(Interrupted) as stop:
+        run(config, out, StopAt(iteration, number), checkpoint_every=every)
+    assert stop.value.signal == number and stop.value.done < make_plan(config).iterations
     return out
-
-
-def assert_same(a, b):
-    """To the bit."""
-    for one, other in ((a.metrics, b.metrics), (a.policy, b.policy)):
-        assert one.keys() == other.keys()
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
 def resumed(folder):
     lines = []
-    done = experiment.resume(folder, say=lines.append)
+    done = resume(folder, log=lines.append)
     return done, lines
 
 
@@ -86,7 +65,7 @@ def config():
 @pytest.fixture(scope="module")
 def whole(config):
     """The run as it would be if nothing happened."""
-    return experiment.run(config)
+    return run(config)
 
 
 @pytest.fixture(scope="module")
@@ -116,23 +95,23 @@ def fragile(monkeypatch):
 
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add("fragile", factory, "a test's own")
-    monkeypatch.setattr(experiment, "SEGMENT", 4)
+    monkeypatch.setattr(run_module, "SEGMENT", 4)
     return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40})
 
 
 def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys):
-    whole = experiment.run(fragile)
-    T = experiment.plan(fragile).coins.shape[-1]
+    whole = run(fragile)
+    T = make_plan(fragile).iterations
     assert not whole.finite and whole.metrics["finite"].shape == (2, T) and T > 9
     assert whole.metrics["finite"][0].all() and whole.metrics["finite"][1].argmin() == 5
-    short = experiment.run(replace(fragile, trajectories=int(whole.metrics["trajectories"][0, 3])))
+    short = run(replace(fragile, trajectories=int(whole.metrics["trajectories"][0, 3])))
     np.testing.assert_array_equal(whole.policy["last"][1], short.policy["last"][1])
     assert (whole.policy["last"][0] != short.policy["last"][0]).any()
     interrupted(fragile, tmp_path / "run", 8, every=2)
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 3
     assert "non-finite in 1 of 2 seeds, first in iteration 5" in capsys.readouterr().err
     again = resumed(tmp_path / "run")[0]
-    assert_same(again, whole)
+    assert_same_run(again, whole)
     assert not again.finite
 
 
@@ -145,23 +124,23 @@ EVERYDAY = ("decbyzpg",)
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, tmp_path):
     config = resolve(**{**TINY, "algorithm": algorithm})
-    reference = experiment.run(config)
+    reference = run(config)
     interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
     done, lines = resumed(tmp_path / "run")
     assert "at iteration 3 of" in lines[-1]
-    assert_same(done, reference)
+    assert_same_run(done, reference)
     stored = jb.load_run(tmp_path / "run")
-    assert_same(stored, reference)
+    assert_same_run(stored, reference)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, capsys, monkeypatch):
     """`train` leaves with 128 + number and says how to go on; `train` again refuses; `resume` finishes."""
-    options = [f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in TINY.items()]
+    options = flags(TINY)
     monkeypatch.setattr("jaxbyz.cli.progress.make_progress", lambda total, quiet: StopAt(2))
     out = str(tmp_path / "run")
     assert main(["train", *options, "--out", out, "--checkpoint-every", "2", "--quiet"]) == 128 + signal.SIGTERM
-    assert f"stopped at iteration 2 by SIGTERM; `jaxbyz resume {out}` goes on" in capsys.readouterr().err
+    assert f"stopped at iteration 2 by SIGTERM; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
     assert main(["train", *options, "--out", out]) == 2
     assert f"holds an unfinished run; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
     assert main(["plot", out]) == 2 and "not finished" in capsys.readouterr().err
@@ -169,7 +148,7 @@ def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, c
     assert main(["resume", out, "--json", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert f"resuming {out} at iteration 2 of" in captured.err and json.loads(captured.out)["finite"]
-    assert_same(jb.load_run(out), whole)
+    assert_same_run(jb.load_run(out), whole)
     assert main(["resume", out, "--quiet"]) == 0
     assert "nothing to resume" in capsys.readouterr().err
 
@@ -179,7 +158,7 @@ def test_without_a_checkpoint_a_run_starts_again(copy, whole):
     checkpoints.remove_all(copy)
     done, lines = resumed(copy)
     assert "at iteration 0 of" in lines[-1]
-    assert_same(done, whole)
+    assert_same_run(done, whole)
 
 
 def flip(path: Path) -> None:
@@ -209,8 +188,8 @@ def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
     """The one before it is used, with a message; nothing is trained here, the bits are tested below."""
     DAMAGE[kind](copy / "checkpoints" / "4")
     lines = []
-    monkeypatch.setattr(experiment, "_train", lambda config, plan, keeping, reporter, found: found)
-    assert experiment.resume(copy, say=lines.append).done == 2
+    monkeypatch.setattr(run_module, "_train", lambda config, plan, keeping, reporter, found: found)
+    assert resume(copy, log=lines.append).done == 2
     assert len(lines) == 2 and lines[0].startswith("the checkpoint of iteration 4 is damaged ("), lines
     assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4").exists()
 
@@ -218,8 +197,8 @@ def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
 def test_after_damage_the_bits_are_the_same(copy, whole):
     flip(largest(copy / "checkpoints" / "4"))
     done, lines = resumed(copy)
-    assert "is not what was written" in lines[0]
-    assert_same(done, whole)
+    assert "differs from what was written" in lines[0]
+    assert_same_run(done, whole)
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -238,7 +217,7 @@ def test_strange_checkpoints_are_refused_and_left_alone(change, message, copy):
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     before = everything(copy)
     with pytest.raises(UsageError) as refusal:
-        experiment.resume(copy)
+        resume(copy)
     assert message in str(refusal.value) and everything(copy) == before
 
 
@@ -251,15 +230,15 @@ def test_a_changed_config_is_refused(copy, capsys):
 
 
 def test_a_folder_in_use_is_refused(copy, config):
-    with results.claimed(copy), pytest.raises(UsageError, match="another process is working"):
-        experiment.resume(copy)
+    with lock_folder(copy), pytest.raises(UsageError, match="another process is working"):
+        resume(copy)
 
 
 def test_the_lock_is_on_a_file(tmp_path):
     """Network file systems lock files, not folders."""
-    with results.claimed(tmp_path), (tmp_path / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
+    with lock_folder(tmp_path), (tmp_path / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with results.claimed(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -274,7 +253,7 @@ def test_a_lock_file_that_is_removed_meanwhile_is_made_again(tmp_path, monkeypat
         lock(handle, kind)
 
     monkeypatch.setattr("fcntl.flock", late)
-    with results.claimed(tmp_path), pytest.raises(results.BusyError), results.claimed(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(BusyError), lock_folder(tmp_path):
         pass
     assert len(opened) == 3
 
@@ -285,21 +264,21 @@ def test_where_nothing_can_be_locked_that_is_said(tmp_path, monkeypatch):
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(UsageError, match=r"cannot be locked there \(No locks available\)") as refusal:
-        results.claimed(tmp_path).__enter__()
-    assert not isinstance(refusal.value, results.BusyError)
+        lock_folder(tmp_path).__enter__()
+    assert not isinstance(refusal.value, BusyError)
 
 
 def test_a_finished_run_is_read_where_nothing_can_be_written(config, whole, tmp_path):
     folder = tmp_path / "run"
-    experiment.run(config, folder)
-    assert_same(experiment.resume(folder), whole)
+    run(config, folder)
+    assert_same_run(resume(folder), whole)
     assert not (folder / ".lock").exists()
     for path in (folder, *folder.parents[:4]):
         with contextlib.suppress(PermissionError):
             path.chmod(path.stat().st_mode | 0o055)
     folder.chmod(0o555)
     with nobody():
-        assert_same(experiment.resume(folder), whole)
+        assert_same_run(resume(folder), whole)
 
 
 @contextlib.contextmanager
@@ -322,9 +301,9 @@ def test_a_read_only_folder_is_refused(copy, config, tmp_path):
         with contextlib.suppress(PermissionError):
             path.chmod(path.stat().st_mode | 0o055)
     with nobody(), pytest.raises(UsageError, match="Permission denied"):
-        experiment.run(config, folder / "run")
+        run(config, folder / "run")
     with nobody(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
-        experiment.run(config, folder)
+        run(config, folder)
     assert not list(folder.iterdir())
 
 
@@ -344,7 +323,10 @@ def test_where_there_is_no_room_nothing_is_lost(size, copy, config):
     """The write fails at its first byte, or in one of the arrays: one line, and the files that were there stay."""
     before = everything(copy)
     found = checkpoints.restore(copy, config, lambda done: target(config, done), print)
-    with no_room(size), pytest.raises(UsageError, match=r"could not be written \(.*\); earlier ones are") as refusal:
+    with (
+        no_room(size),
+        pytest.raises(UsageError, match=r"could not be written \(.*\); earlier checkpoints are") as refusal,
+    ):
         checkpoints.save(copy, config, found._replace(done=6))
     assert "\n" not in str(refusal.value)
     assert before.items() <= everything(copy).items() and not (copy / "checkpoints" / "6.json").exists()
@@ -352,13 +334,13 @@ def test_where_there_is_no_room_nothing_is_lost(size, copy, config):
         no_room(size),
         pytest.raises(UsageError, match=r"written \(File too large\); nothing was overwritten"),
     ):
-        results.write_arrays(copy / "config.json", {"x": np.random.default_rng(0).normal(size=1000)})
+        write_arrays(copy / "config.json", {"x": np.random.default_rng(0).normal(size=1000)})
     assert before.items() <= everything(copy).items() and not list(copy.rglob(".config*"))
     assert checkpoints.restore(copy, config, lambda done: target(config, done), print).done == 4
 
 
 def target(config, done):
-    return experiment._target(experiment.plan(config), None, done)
+    return checkpoints.expected_checkpoint(make_plan(config).algorithm, config.seeds, None, done)
 
 
 class Trap:
@@ -403,13 +385,13 @@ def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, c
             assert main([command, str(run)]) == 2, command
             assert message in capsys.readouterr().err
     (run / "metrics.npz").write_bytes(bomb.getvalue())
-    with pytest.raises(UsageError, match="bytes unpacked are more than"):
-        results.read_arrays(run / "metrics.npz", limit=2**25)
+    with pytest.raises(UsageError, match="bytes uncompressed exceed the limit"):
+        read_arrays(run / "metrics.npz", limit=2**25)
     for text, message in (
         ('{"agents": "many"}', "agents='many' is not a whole number"),
         ('{"agents": true}', "agents='True' is not a whole number"),
         ('{"agents": 1e400}', "agents='inf' is not a whole number"),
-        ('{"eta": NaN}', "eta=nan: must be a positive number"),
+        ('{"eta": NaN}', "eta=nan: must be a positive float32 number"),
         ('{"hidden": ["16"]}', "hidden="),
         ('{"hidden": 16}', "hidden="),
         ('{"attack": ["none"]}', "attack="),
@@ -431,7 +413,7 @@ def test_arrays_of_the_wrong_kind_are_refused(tmp_path, config, whole, capsys):
     """Plain arrays, but not a run's: texts, lost names, other shapes."""
     run = tmp_path / "run"
     run.mkdir()
-    results.write_config(run, config)
+    write_start(run, config)
     for metrics, policy, message in (
         ({}, {"last": np.zeros((2, 5))}, "policy.npz: last is float64[2, 5]"),
         ({}, {"best": np.array([["x"]])}, "policy.npz: best is <U1[1, 1]"),
@@ -445,7 +427,7 @@ def test_arrays_of_the_wrong_kind_are_refused(tmp_path, config, whole, capsys):
     ):
         for name, arrays, changes in (("metrics", whole.metrics, metrics), ("policy", whole.policy, policy)):
             kept = {key: value for key, value in {**arrays, **changes}.items() if value is not None}
-            results.write_arrays(run / f"{name}.npz", kept)
+            write_arrays(run / f"{name}.npz", kept)
         for command in ("plot", "evaluate", "resume"):
             assert main([command, str(run)]) == 2, command
             error = capsys.readouterr().err
@@ -464,34 +446,17 @@ def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
         assert value.shape[:2] == (2, 2), name
 
 
-def child(*arguments: str, **environment: str) -> subprocess.Popen:
-    """The command line in a process of its own, compiling as quickly as these tests do."""
-    import jax
-
-    settings = {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "jaxbyz", *arguments],
-        env={**os.environ, **settings, **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int, seed: int = 0) -> None:
     """Start, kill with SIGKILL after a random time, start again; then let it finish: the bits of an undisturbed run."""
     config = resolve(**{**TINY, "trajectories": trajectories})
-    options = [f"--{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in TINY.items()]
+    options = flags(TINY)
     train = ["train", *options, f"--trajectories={trajectories}", "--out", str(out), f"--checkpoint-every={every}"]
     randomness, hits, reached = random.Random(seed), 0, 0
     for attempt in range(10 * kills):
         begun = (out / "config.json").exists()
         if hits == kills or (out / "metrics.npz").exists():
             break
-        process = child(*(["resume", str(out)] if begun else train), "--quiet")
+        process = spawn("-m", "jaxbyz", *(["resume", str(out)] if begun else train), "--quiet")
         # Kills fall into a moment after the run has begun to write, wherever that is.
         deadline = time.monotonic() + 120
         while newest(out) <= reached and process.poll() is None and time.monotonic() < deadline:
@@ -504,10 +469,9 @@ def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int,
         assert at >= reached, f"kill {attempt}: {at} after {reached}, a sealed checkpoint was lost"
         reached = max(reached, at)
     assert hits == kills, "the run ended before it was killed often enough: make it longer"
-    process = child("resume", str(out), "--quiet")
-    _, error = process.communicate()
-    assert process.returncode == 0, error
-    assert_same(jb.load_run(out), experiment.run(config))
+    process = spawn("-m", "jaxbyz", "resume", str(out), "--quiet")
+    finish(process)
+    assert_same_run(jb.load_run(out), run(config))
 
 
 def newest(out: Path) -> int:
@@ -528,20 +492,17 @@ def test_the_mesh_of_seeds_is_kept_too(stopped):
 @pytest.mark.slow
 def test_a_run_keeps_the_mesh_that_was_chosen_for_it(tmp_path, monkeypatch):
     """Begun with its agents on two devices, resumed where one run would get a single one; or where two do not exist."""
-    from jaxbyz.protocol import placement as meshes
-
     config = resolve(**{**TINY, "seeds": 1})
     interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
     assert checkpoints.read_options(tmp_path / "run") == {"checkpoint_every": 3, "chosen_mesh": "seeds=1,agents=2"}
     shapes = []
-    made = meshes.make_mesh
-    monkeypatch.setattr("jaxbyz.training.run.make_mesh", lambda shape: shapes.append(shape) or made(shape))
+    monkeypatch.setattr(layout, "make_mesh", lambda shape: shapes.append(shape) or make_mesh(shape))
     monkeypatch.setenv("XLA_FLAGS", "")
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     resumed(tmp_path / "run")
-    assert set(shapes) == {meshes.Shape(1, 2)}
+    assert set(shapes) == {Shape(1, 2)}
     shapes.clear()
     one = jax.devices()[:1]
     monkeypatch.setattr("jax.devices", lambda *_: one)
     _, lines = resumed(tmp_path / "again")
-    assert "does not fit here" in lines[0] and set(shapes) == {meshes.Shape(1, 1)}
+    assert "does not fit here" in lines[0] and set(shapes) == {Shape(1, 1)}

@@ -11,9 +11,11 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run as experiment
-from jaxbyz.experiments import run_folder as results
+from jaxbyz.experiments import checkpoints
 from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.folder_lock import lock_folder
+from jaxbyz.experiments.plan import make_plan
+from jaxbyz.experiments.run import Interrupted, ensure, run
 from jaxbyz.experiments.sweep import load_sweep, member_name, run_sweep
 
 FILE = """
@@ -69,14 +71,14 @@ def test_names_are_readable_and_safe():
         ("[fixed]\nattack = 'none'\n[grid]\nattack = ['none']", "attack is in [fixed] and in [grid]"),
         ("[grid]\nattack = 'none'", "must be a list"),
         ("[grid]\nattack = []", "must be a list"),
-        ("[grid]\nattack = ['none', 'none']", "is there twice"),
+        ("[grid]\nattack = ['none', 'none']", "lists a value twice"),
         ("grid = 3", "grid is not a table"),
         ("checkpoint_every = true", "checkpoint_every is not int"),
         ("more = 3", "'more' is unknown"),
         ("[grid", "not readable as TOML"),
         ("a = " + "[" * 5000, "not readable as TOML"),
         ("# " + "x" * 2**20, "larger than"),
-        ("[grid]\nseed = [" + "1," * 200 + "]\neta = [" + "1," * 200 + "]", "40000 members are more than"),
+        ("[grid]\nseed = [" + "1," * 200 + "]\neta = [" + "1," * 200 + "]", "40000 members exceed the limit"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(text, message, tmp_path, capsys):
@@ -103,26 +105,26 @@ def swept(tmp_path_factory):
 
     def stop(folder, config, checkpoint):
         if config.seed == 7:
-            raise experiment.Interrupted(folder, checkpoint.done, 15)
+            raise Interrupted(folder, checkpoint.done, 15)
 
-    save = experiment.checkpoints.save
+    save = checkpoints.save
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment.checkpoints, "save", lambda *a: (save(*a), stop(*a)))
-        with pytest.raises(experiment.Interrupted):
+        patch.setattr(checkpoints, "save", lambda *a: (save(*a), stop(*a)))
+        with pytest.raises(Interrupted):
             run_sweep(sweep, out, checkpoint_every=2)
     before = {name: (out / name / "metrics.npz").exists() for name in sweep.members}
     lines = []
-    return sweep, out, before, run_sweep(sweep, out, checkpoint_every=2, say=lines.append), lines
+    return sweep, out, before, run_sweep(sweep, out, checkpoint_every=2, log=lines.append), lines
 
 
 def test_a_sweep_goes_on_and_survives_a_failing_member(swept):
     sweep, out, before, outcomes, lines = swept
     assert [outcome.status for outcome in outcomes] == ["finished", "failed", "finished", "failed"]
-    assert "kappa='0': a number of rounds" in outcomes[1].note and not (out / outcomes[1].name).exists()
+    assert "kappa='0': must be a number of rounds" in outcomes[1].note and not (out / outcomes[1].name).exists()
     assert before == {name: name == "seed=0,kappa=2" for name in sweep.members}
     assert sum("nothing to resume" in line for line in lines) == 1
     assert sum("at iteration 2 of" in line for line in lines) == 1
-    alone = experiment.run(resolve(**sweep.members["seed=7,kappa=2"]))
+    alone = run(resolve(**sweep.members["seed=7,kappa=2"]))
     stored = jb.load_run(out / "seed=7,kappa=2")
     np.testing.assert_array_equal(stored.policy["last"], alone.policy["last"])
     np.testing.assert_array_equal(stored.metrics["returns"], alone.metrics["returns"])
@@ -133,7 +135,7 @@ def test_the_table_says_how_members_ended(swept, capsys):
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet"]) == 1
     printed = capsys.readouterr().out
     assert printed.endswith("2 finished, 2 failed\n")
-    assert "seed=0,kappa=0: kappa='0': a number of rounds from 1 to 1000000, or `theorem`\n" in printed
+    assert "seed=0,kappa=0: kappa='0': must be a number of rounds from 1 to 1000000, or 'theorem'\n" in printed
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet", "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["members"]
     assert [len(row["return"] or []) for row in rows] == [2, 0, 2, 0]
@@ -153,7 +155,7 @@ def test_members_share_a_program_only_where_it_is_the_same():
     registered anew under its old name."""
 
     def algorithm(**options):
-        return experiment.plan(resolve(**{"horizon": 8, "hidden": (3,), "trajectories": 9, **options})).algorithm
+        return make_plan(resolve(**{"horizon": 8, "hidden": (3,), "trajectories": 9, **options})).algorithm
 
     assert algorithm() is algorithm(seed=7) is algorithm(seeds=2, trajectories=60, coin="own", output="best")
     assert algorithm(start="shared") is not algorithm(start="shared", seed=7)
@@ -166,7 +168,6 @@ def test_members_share_a_program_only_where_it_is_the_same():
 
 def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypatch):
     sweep, *_ = swept
-    ensure = experiment.ensure
 
     def broken(config, folder, *rest, **options):
         if config.seed == 0:
@@ -174,7 +175,7 @@ def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypa
             raise RuntimeError("out of memory\nmore")
         return ensure(config, folder, *rest, **options)
 
-    monkeypatch.setattr(experiment, "ensure", broken)
+    monkeypatch.setattr("jaxbyz.experiments.sweep.ensure", broken)
     outcomes = run_sweep(sweep, tmp_path / "out")
     assert [outcome.status for outcome in outcomes] == ["failed", "failed", "finished", "failed"]
     assert outcomes[0].note.startswith("RuntimeError: out of memory (see ")
@@ -204,7 +205,7 @@ def test_two_sweeps_at_once_share_the_work(swept, tmp_path):
 
 def test_a_busy_member_is_left_to_whoever_is_at_it(swept):
     sweep, out, *_ = swept
-    with results.claimed(out / "seed=0,kappa=2"):
+    with lock_folder(out / "seed=0,kappa=2"):
         outcomes = run_sweep(sweep, out)
     assert [outcome.status for outcome in outcomes] == ["elsewhere", "failed", "finished", "failed"]
     with pytest.raises(UsageError):

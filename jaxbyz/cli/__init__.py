@@ -1,4 +1,4 @@
-"""The command line: `jaxbyz train`, `plot`, `evaluate`, `list` and more; a file a command, thin over the library."""
+"""The command line, `jaxbyz COMMAND`. Every command has one file, a thin layer over the library."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-# command -> (module, one line of help); a command's module has `add_options(parser)` and `run(arguments) -> exit code`
+# command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
-    "resume": ("jaxbyz.cli.resume", "continue an interrupted run to the same bits"),
-    "sweep": ("jaxbyz.cli.sweep", "train every member of a grid of options, from a TOML file"),
-    "plot": ("jaxbyz.cli.plot", "draw pictures of run folders: curves, heatmap, distances, trust, agreement"),
-    "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, its curves beside ours"),
-    "evaluate": ("jaxbyz.cli.evaluate", "run a learnt policy for fresh episodes"),
-    "render": ("jaxbyz.cli.render", "draw an episode of a learnt policy as GIF and strip"),
-    "certify": ("jaxbyz.cli.certify", "try to break rules by the paper's Definitions 2 and 4"),
-    "list": ("jaxbyz.cli.listing", "name environments, algorithms, rules, attacks, agreements, presets"),
+    "resume": ("jaxbyz.cli.resume", "continue an interrupted run"),
+    "sweep": ("jaxbyz.cli.sweep", "train every combination of options that a TOML file lists"),
+    "plot": ("jaxbyz.cli.plot", "draw run folders: curves, heatmap, diameter, trust, agreement"),
+    "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, next to its own curves"),
+    "evaluate": ("jaxbyz.cli.evaluate", "run a trained policy for fresh episodes"),
+    "render": ("jaxbyz.cli.render", "draw an episode of a trained policy as a GIF and a strip of frames"),
+    "certify": ("jaxbyz.cli.certify", "search for inputs that violate the paper's Definitions 2 and 4"),
+    "list": ("jaxbyz.cli.listing", "list environments, algorithms, rules, attacks, agreements and presets"),
     "report": ("jaxbyz.cli.report", "write one HTML page about run folders"),
-    "doctor": ("jaxbyz.cli.doctor", "say what is installed and what is wrong"),
+    "doctor": ("jaxbyz.cli.doctor", "check the installation and report problems"),
     "completion": ("jaxbyz.cli.completion", "print a completion script for a shell"),
 }
-# package -> the extra that brings it
+# package -> the extra that installs it
 OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard"}
 
 
@@ -38,11 +38,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """The parser; with `only`, just that command's options are filled in, which keeps the start quick."""
+    """Return the parser. With `only`, add the options of that command alone, which makes the start faster."""
     parser = Parser(prog="jaxbyz", description="Byzantine-fault-tolerant federated policy gradient in JAX.")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument("--import", metavar="FILE", help="first run this .py file, or import this module: it registers "
-                        "rules, attacks or environments of your own; may be repeated")  # fmt: skip
+    parser.add_argument("--import", metavar="FILE", help="run this .py file or import this module first, to register "
+                        "your own rules, attacks or environments; may be repeated")  # fmt: skip
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, (module, line) in COMMANDS.items():
         command = commands.add_parser(name, help=line, description=line, allow_abbrev=False)
@@ -52,12 +52,12 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def import_components(arguments: Sequence[str]) -> list[str]:
-    """Import what every `--import FILE` names, and hand back the other arguments."""
+    """Import what every `--import FILE` names, and return the other arguments."""
     from jaxbyz.errors import UsageError
 
-    first = Parser(add_help=False, allow_abbrev=False)
-    first.add_argument("--import", dest="sources", action="append", default=[])
-    parsed, others = first.parse_known_args(arguments)
+    parser = Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--import", dest="sources", action="append", default=[])
+    parsed, others = parser.parse_known_args(arguments)
     for source in parsed.sources:
         try:
             if source.endswith(".py"):
@@ -71,7 +71,7 @@ def import_components(arguments: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; mistakes of the user's end in one line on standard error and exit code 2."""
+    """Run one command. Mistakes of the user end in one line on standard error and exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version
@@ -83,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     prepare()
     try:
-        if "--distributed" in arguments:  # before anything is imported that starts JAX
-            from jaxbyz.training.processes import initialise
+        if "--distributed" in arguments:  # must happen before anything starts JAX
+            from jaxbyz.training.processes import join_processes
 
-            initialise()
+            join_processes()
         arguments = import_components(arguments)
     except UsageError as error:
         print(f"jaxbyz: error: {error}", file=sys.stderr)
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"jaxbyz: error: {error}", file=sys.stderr, flush=True)
         if "--distributed" in arguments:
-            os._exit(2)  # the other processes hear of it now, and not when JAX has waited for them
+            os._exit(2)  # let the other processes fail at once; a normal exit would wait for them
         return 2
     except KeyboardInterrupt:
         print("jaxbyz: interrupted", file=sys.stderr)
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.name not in OPTIONAL:
             raise
         extra = OPTIONAL[error.name]
-        print(f"jaxbyz: error: {error.name} is missing: pip install 'jaxbyz[{extra}]'", file=sys.stderr)
+        print(f"jaxbyz: error: the package {error.name} is missing: pip install 'jaxbyz[{extra}]'", file=sys.stderr)
         return 2
     except BrokenPipeError:
         return 1

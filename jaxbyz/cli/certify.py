@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from jaxbyz.cli.arguments import seed_number
+from jaxbyz.cli.common import print_message, seed_number
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Certify and print; exit code 0 whatever was found, for a broken rule is a result."""
     from jaxbyz.certify import Budget, certify, format_table
-    from jaxbyz.cli.train import say
     from jaxbyz.errors import UsageError
 
     for name in ("starts", "climbers", "steps", "dimension"):
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
         out=arguments.out,
-        say=lambda line: None if arguments.quiet else say(line),
+        say=lambda line: None if arguments.quiet else print_message(line),
     )
     if arguments.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`jaxbyz completion`: a static completion script, made from the parser itself."""
+"""`jaxbyz completion`: a static completion script, generated from the parser."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The shell."""
+    """Add the shell."""
     parser.add_argument("shell", choices=SHELLS, help="bash, zsh or fish")
-    parser.epilog = 'for this session: eval "$(jaxbyz completion bash)", or: jaxbyz completion fish | source'
+    parser.epilog = (
+        'to enable it in the current session: eval "$(jaxbyz completion bash)", or: jaxbyz completion fish | source'
+    )
 
 
 def script(shell: str) -> str:
-    """The script, with the names of components as values of the options that take them."""
+    """Return the script; options that take components complete their names."""
     import shtab
 
     from jaxbyz.cli import build_parser

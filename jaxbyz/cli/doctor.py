@@ -1,4 +1,4 @@
-"""`jaxbyz doctor`: versions, devices, cores, the cache folder, and what is wrong."""
+"""`jaxbyz doctor`: report versions, devices, cores, the cache folder, and problems."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """--json."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def examine() -> dict[str, Any]:
-    """Everything the command prints; `problems` is a list of lines, each saying what to do."""
+    """Return everything that the command prints; each line of `problems` says what to do."""
     import jax
 
     from jaxbyz.accelerate.setup import available_cores
@@ -27,7 +27,7 @@ def examine() -> dict[str, Any]:
 
     try:
         described = describe_environment()
-    except RuntimeError as error:  # JAX_PLATFORMS names a device that is not there
+    except RuntimeError as error:  # JAX_PLATFORMS names a missing device
         return {"problems": [f"JAX does not start ({error}); unset JAX_PLATFORMS or install that platform"]}
     cache = jax.config.values.get("jax_compilation_cache_dir")
     optional = {extra: all(_installed(p) for p, e in OPTIONAL.items() if e == extra) for extra in OPTIONAL.values()}
@@ -52,10 +52,10 @@ def _installed(package: str) -> bool:
 
 
 def _versions() -> list[str]:
-    """Declared dependencies whose installed version is out of range."""
+    """Return a line for every dependency that is missing or has an unsupported version."""
     from packaging.requirements import Requirement
 
-    wrong = []
+    problems = []
     for text in metadata.requires("jaxbyz") or ():
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -63,23 +63,27 @@ def _versions() -> list[str]:
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            wrong.append(f"{requirement.name} is missing: pip install '{requirement}'")
+            problems.append(f"{requirement.name} is missing: pip install '{requirement}'")
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            wrong.append(f"{requirement.name} {version} is not {requirement.specifier}: pip install '{requirement}'")
-    return wrong
+            problems.append(f"{requirement.name} {version} is not {requirement.specifier}: pip install '{requirement}'")
+    return problems
 
 
 def _devices(platform: str, devices: int, cores: int) -> list[str]:
-    wrong = []
+    """Return a line for cores or GPUs that JAX does not use."""
+    problems = []
     if platform == "cpu" and devices < cores:
-        wrong.append(f"{devices} device(s) on {cores} cores: XLA_FLAGS or jax_num_cpu_devices limits them; unset it")
+        problems.append(
+            f"{devices} device(s) on {cores} cores: unset the XLA_FLAGS or jax_num_cpu_devices that limits them"
+        )
     if platform == "cpu" and shutil.which("nvidia-smi"):
-        wrong.append("there is an NVIDIA GPU and JAX does not use it: pip install 'jax[cuda12]', unset JAX_PLATFORMS")
-    return wrong
+        problems.append("JAX does not use the NVIDIA GPU: pip install 'jax[cuda12]', unset JAX_PLATFORMS")
+    return problems
 
 
 def _cache(path: str | None) -> dict[str, Any]:
+    """Return the contents of the compilation cache."""
     if path is None:
         return {"folder": None, "programs": 0, "megabytes": 0.0}
     files = [file for file in Path(path).glob("*") if file.is_file()]
@@ -88,8 +92,9 @@ def _cache(path: str | None) -> dict[str, Any]:
 
 
 def _cache_problems(path: str | None) -> list[str]:
+    """Return a line if compiled programs cannot be cached."""
     if path is None:
-        return ["no folder for compiled programs: every start compiles anew; set JAX_COMPILATION_CACHE_DIR"]
+        return ["compiled programs are not cached, so every start compiles again; set JAX_COMPILATION_CACHE_DIR"]
     try:
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -99,27 +104,29 @@ def _cache_problems(path: str | None) -> list[str]:
 
 
 def _numbers() -> list[str]:
-    """A small program on every device: does it compile, and is its answer right?"""
+    """Run a small program on every device; return a line for each that fails or computes a wrong result."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    wrong = []
+    problems = []
     square = jax.jit(lambda x: x @ x.T)
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     for device in jax.devices():
         try:
             answer = np.asarray(square(jax.device_put(jnp.asarray(x), device)))
-        except Exception as error:  # whatever the driver throws is the finding
-            wrong.append(f"{device} does not compute ({type(error).__name__}: {str(error).splitlines()[0]})")
+        except Exception as error:  # drivers raise many kinds of errors
+            problems.append(f"{device} does not compute ({type(error).__name__}: {str(error).splitlines()[0]})")
             continue
         if not np.allclose(answer, x @ x.T):
-            wrong.append(f"{device} computes wrong numbers: a 3×4 product is off by {np.abs(answer - x @ x.T).max()}")
-    return wrong
+            problems.append(
+                f"{device} computes wrong numbers: the error of a 3×4 product is {np.abs(answer - x @ x.T).max()}"
+            )
+    return problems
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print; 0 when nothing is wrong, 1 otherwise."""
+    """Print the report; the exit code is 1 if there are problems."""
     found = examine()
     if arguments.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
@@ -133,11 +140,11 @@ def run(arguments: argparse.Namespace) -> int:
             "devices": f"{found['devices']} × {found['device']} ({found['platform']})",
             "cores in use": found["cores"],
             "cache": f"{cache['folder']} ({cache['programs']} programs, {cache['megabytes']} MB)",
-            "extras": "all there" if not missing else f"missing: pip install 'jaxbyz[{','.join(missing)}]'",
+            "extras": "all installed" if not missing else f"missing: pip install 'jaxbyz[{','.join(missing)}]'",
         }.items():
             print(f"{name:<13} {line}")
     for problem in found["problems"]:
-        print(f"wrong         {problem}")
+        print(f"problem       {problem}")
     if not found["problems"]:
-        print("nothing is wrong")
+        print("no problems found")
     return int(bool(found["problems"]))

@@ -1,50 +1,39 @@
-"""`jaxbyz evaluate`: run the policy a run folder holds for fresh episodes."""
+"""`jaxbyz evaluate`: run the policy of a run folder for fresh episodes."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from jaxbyz.cli.arguments import seed_number
+from jaxbyz.cli import common
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The folder, how many episodes, which output."""
-    parser.add_argument("folder", metavar="DIR", help="run folder")
-    parser.add_argument("--episodes", type=int, default=100, help="fresh episodes a seed (default 100)")
-    parser.add_argument("--agent", type=int, default=0, help="whose parameters (default 0, honest in a fixed schedule)")
-    parser.add_argument("--output", choices=("last", "sampled", "best"), help="which parameters (default: the run's)")
-    parser.add_argument("--greedy", action="store_true", help="take the likeliest action instead of drawing one")
-    parser.add_argument("--seed", type=seed_number, default=10_000, help="seed of the fresh episodes")
+    """Add the policy and the number of episodes."""
+    common.add_policy_options(parser)
+    parser.add_argument("--episodes", type=int, default=100, help="fresh episodes per seed (default 100)")
+    parser.add_argument("--greedy", action="store_true", help="take the most likely action instead of drawing one")
+    parser.add_argument("--seed", type=common.seed_number, default=10_000, help="seed of the episodes (default 10000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
-    from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.run import evaluate
+    from jaxbyz.experiments.evaluation import evaluate
     from jaxbyz.experiments.run_folder import load_run
 
+    common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
-    if not data.policy:
-        raise UsageError(f"{arguments.folder}: policy.npz is missing; the run was not finished")
-    if arguments.episodes < 1:
-        raise UsageError(f"episodes={arguments.episodes}: must be at least 1")
-    which = arguments.output or data.config.output
-    parameters = data.policy[which]
-    if not 0 <= arguments.agent < parameters.shape[1]:
-        raise UsageError(f"agent={arguments.agent}: the run has agents 0 to {parameters.shape[1] - 1}")
-    outcome = evaluate(
-        data.config, parameters[:, arguments.agent], arguments.episodes, arguments.seed, arguments.greedy
-    )
-    means = outcome["returns"].mean(axis=1)
+    parameters = common.selected_parameters(arguments, data)
+    played = evaluate(data.config, parameters, arguments.episodes, arguments.seed, arguments.greedy)
+    returns, output = played["returns"], arguments.output or data.config.output
     if arguments.json:
-        values = {"mean": float(means.mean()), "std": float(means.std()), "seeds": [float(m) for m in means]}
-        print(
-            json.dumps({"folder": arguments.folder, "output": which, "episodes": arguments.episodes, "return": values})
-        )
+        means = returns.mean(axis=1)
+        summary = {"mean": float(means.mean()), "std": float(means.std()), "seeds": means.tolist()}
+        described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
+        print(json.dumps({**described, "return": summary}))
         return 0
-    print(f"{data.config.env}, {which} parameters of agent {arguments.agent}, {arguments.episodes} episodes a seed")
-    for seed, row in enumerate(outcome["returns"]):
-        print(f"  seed {data.config.seed + seed}: return {row.mean():.1f} ± {row.std():.1f}, worst {row.min():.1f}")
+    print(f"{data.config.env}, {output} parameters of agent {arguments.agent}, {arguments.episodes} episodes per seed")
+    for seed, row in enumerate(returns, start=data.config.seed):
+        print(f"  seed {seed}: return {row.mean():.1f} ± {row.std():.1f}, worst {row.min():.1f}")
     return 0

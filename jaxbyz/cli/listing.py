@@ -1,4 +1,4 @@
-"""`jaxbyz list`: every component by name, with one line each."""
+"""`jaxbyz list`: all components and presets, with one line each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """--json."""
+    """Add --json."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """kind -> name -> line."""
+    """Return the summary of every component by kind and name."""
     from jaxbyz.algorithms import algorithms
     from jaxbyz.attacks import attacks
     from jaxbyz.environments import environments

@@ -1,25 +1,35 @@
-"""`jaxbyz plot`: pictures of one or more run folders."""
+"""`jaxbyz plot`: draw one or more run folders."""
 
 from __future__ import annotations
 
 import argparse
 
+from jaxbyz.cli.common import check_at_least
+
 KINDS = {
     "curves": "a metric against trajectories",
     "heatmap": "final return by rule and attack",
-    "diameter": "distance between honest agents against iterations",
-    "trust": "share of each sender in the aggregate",
-    "agreement": "an animation of the first iterations' agreement (.gif)",
+    "diameter": "largest distance between honest agents against iterations",
+    "trust": "weight of each sender in the aggregate",
+    "agreement": "animation of the agreement rounds of the first iterations (.gif)",
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Folders and the picture."""
-    parser.add_argument("folders", metavar="DIR", nargs="+", help="run folders, or folders of them")
-    parser.add_argument("--kind", choices=KINDS, default="curves", help=_choices())
+    """Add the folders and the picture."""
+    parser.add_argument("folders", metavar="DIR", nargs="+", help="run folders, or folders that contain run folders")
+    parser.add_argument(
+        "--kind", choices=KINDS, default="curves", help="; ".join(f"{name}: {line}" for name, line in KINDS.items())
+    )
     parser.add_argument("--out", metavar="FILE", help="picture to write, .png, .svg or .pdf (default: KIND.png)")
-    parser.add_argument("--metric", default="returns", help="curves: return, diameter, ess, byzantine_weight, …")
-    parser.add_argument("--width", type=int, default=100, help="curves: trajectories a point averages (default 100)")
+    parser.add_argument(
+        "--metric",
+        default="returns",
+        help="curves: returns, worst_agent, diameter, ess, byzantine_weight, … (default returns)",
+    )
+    parser.add_argument(
+        "--width", type=int, default=100, help="curves: average over this many trajectories (default 100)"
+    )
     parser.add_argument(
         "--statistic", default="mean", choices=("mean", "iqm"),
         help="curves: mean and standard deviation, or interquartile mean and 95%% bootstrap interval",
@@ -29,17 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--title", help="title of the picture")
 
 
-def _choices() -> str:
-    return "; ".join(f"{name}: {line}" for name, line in KINDS.items())
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Draw and say where."""
+    """Draw, and print the name of the file."""
     from jaxbyz.errors import UsageError
     from jaxbyz.report import plots
     from jaxbyz.report.runs import labels, load_runs
     from jaxbyz.report.tables import RETURN_LEVELS, comparison
 
+    check_at_least(arguments, width=1, iterations=1)
     runs = load_runs(arguments.folders)
     kind, title = arguments.kind, arguments.title
     out = arguments.out or (f"{kind}.gif" if kind == "agreement" else f"{kind}.png")
@@ -47,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"kind={kind} shows one run: {len(runs)} were given")
     if kind == "agreement" and not out.lower().endswith(".gif"):
         raise UsageError(f"out={out}: the name must end in .gif")
-    if arguments.width < 1 or arguments.iterations < 1:
-        raise UsageError(f"width={arguments.width}, iterations={arguments.iterations}: must be at least 1")
     if kind == "agreement":
         from jaxbyz.report.agreement_rounds import trace_run
 

@@ -1,4 +1,4 @@
-"""Progress on the terminal: a live bar where there is one, plain lines where there is none, silence on request."""
+"""Progress of a run: a live bar in a terminal, plain lines in logs and pipes, or nothing."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from jaxbyz.experiments.reporters import Progress, Reporter
 
 
 class Pace:
-    """Steps a second and seconds left, counted from the first report on: what came before was mostly compilation."""
+    """Speed and remaining time, measured from the first report on to exclude compilation."""
 
     def __init__(self) -> None:
         self.first: tuple[float, Progress] | None = None
 
     def __call__(self, progress: Progress) -> tuple[float, float] | None:
-        """(environment steps a second, seconds left); None for the first report."""
+        """Return environment steps per second and the remaining seconds, or None for the first report."""
         now = time.monotonic()
         if self.first is None:
             self.first = now, progress
             return None
         since, before = self.first
-        spent, iterations = max(now - since, 1e-9), progress.iteration - before.iteration
-        left = spent * (progress.iterations - progress.iteration) / max(iterations, 1)
-        return (progress.steps - before.steps) / spent, left
+        elapsed, iterations = max(now - since, 1e-9), progress.iteration - before.iteration
+        left = elapsed * (progress.iterations - progress.iteration) / max(iterations, 1)
+        return (progress.steps - before.steps) / elapsed, left
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     def __enter__(self) -> Silent:
         return self
@@ -38,25 +38,25 @@ class Silent:
         return None
 
     def update(self, progress: Progress) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Lines:
-    """One plain line at most every few seconds, for logs and pipes."""
+    """Prints one plain line every few seconds at most."""
 
     def __init__(self, total: int, every: float = 10.0):
         self.total, self.every, self.started, self.last = total, every, time.monotonic(), 0.0
         self.pace = Pace()
 
     def __enter__(self) -> Lines:
-        print("compiling (some seconds; LunarLander a minute or two) …", file=sys.stderr, flush=True)
+        print("compiling (a few seconds; one or two minutes for LunarLander) …", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: Any) -> None:
         return None
 
     def update(self, progress: Progress) -> None:
-        """Print if it is time, or if this is the end."""
+        """Print a line if the last one is old enough, or at the end."""
         now = time.monotonic()
         pace = self.pace(progress)
         if now - self.last < self.every and progress.iteration < progress.iterations:
@@ -72,7 +72,7 @@ class Lines:
 
 
 class Bar:
-    """A rich progress bar: iterations, trajectories, honest return, steps a second, time gone and left."""
+    """Shows a bar with iterations, trajectories, honest return, speed, elapsed and remaining time."""
 
     def __init__(self, total: int):
         from rich.console import Console
@@ -99,7 +99,7 @@ class Bar:
         self.bar.stop()
 
     def update(self, progress: Progress) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         pace = self.pace(progress)
         self.bar.update(
             self.task,
@@ -113,7 +113,7 @@ class Bar:
 
 
 def make_progress(total: int, quiet: bool) -> Reporter:
-    """The progress report that suits this terminal; `total` is trajectories per agent."""
+    """Return the reporter that suits standard error; `total` is the number of trajectories per agent."""
     if quiet:
         return Silent()
     return Bar(total) if sys.stderr.isatty() else Lines(total)

@@ -1,4 +1,4 @@
-"""`jaxbyz reproduce`: the paper's figures, its own curves beside ours, and whether its claims hold."""
+"""`jaxbyz reproduce`: train and draw the figures of the paper, and check its claims."""
 
 from __future__ import annotations
 
@@ -12,25 +12,35 @@ from jaxbyz.reproduction.figures import FIGURES, SETTINGS
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which figures, with which numbers, how much of them."""
+    """Add the figures, the size of the trainings, and what to do."""
     parser.add_argument("figure", metavar="FIGURE", help=f"all, or one of {', '.join(FIGURES)}")
-    parser.add_argument("--setting", choices=tuple(SETTINGS), default="steady", help="presets to use (default: steady)")
-    parser.add_argument("--seeds", type=int, default=10, help="runs a curve (default: 10)")
-    parser.add_argument("--seed", type=int, default=0, help="first seed; parts with other seeds are joined")
-    parser.add_argument("--trajectories", type=int, default=8000, help="trajectories an agent (default: 8000)")
-    parser.add_argument("--out", default="runs/reproduction", metavar="DIR", help="default: runs/reproduction")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only trainings with this name, or part of it")
-    parser.add_argument("--list", action="store_true", help="name the trainings and stop")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at a time, each a process")
-    parser.add_argument("--draw", action="store_true", help="train nothing, draw what is there")
+    parser.add_argument("--setting", choices=tuple(SETTINGS), default="steady", help="presets to use (default steady)")
+    parser.add_argument("--seeds", type=int, default=10, help="runs per curve (default 10)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="first seed; results with other seeds are combined (default 0)"
+    )
+    parser.add_argument("--trajectories", type=int, default=8000, help="trajectories per agent (default 8000)")
+    parser.add_argument(
+        "--out", default="runs/reproduction", metavar="DIR", help="folder for the results (default runs/reproduction)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="TEXT", help="only trainings whose name is or contains one of these"
+    )
+    parser.add_argument("--list", action="store_true", help="list the trainings and stop")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="number of trainings at a time, one process each (default 1)"
+    )
+    parser.add_argument("--draw", action="store_true", help="draw finished trainings only, train nothing")
     parser.add_argument("--no-draw", action="store_true", help="train only")
-    parser.add_argument("--no-spread", action="store_true", help="means only; needed for a single seed")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--no-spread", action="store_true", help="draw means without standard deviations; needed for a single seed"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train what is missing, then draw the figures and write the table."""
-    if arguments.jobs > 1:  # processes that share a GPU, this one among them, may not take most of its memory
+    """Train what is missing, draw the figures and write the table; the exit code is 1 if a training failed."""
+    if arguments.jobs > 1:  # processes that share a GPU must not reserve most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.errors import UsageError
@@ -43,27 +53,28 @@ def run(arguments: argparse.Namespace) -> int:
 
     figures = select_figures(arguments.figure)
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
-        raise UsageError(f"seeds={arguments.seeds}: a spread needs at least 2 seeds (or --no-spread)")
+        raise UsageError(f"seeds={arguments.seeds}: standard deviations need at least 2 seeds (or --no-spread)")
     needed = needed_trainings(figures)
     trainings = {
         name: training_config(
             arguments.setting, environment, curve, arguments.seeds, arguments.seed, arguments.trajectories
         )
         for name, (environment, curve) in needed.items()
-        if wanted(name, needed, arguments.only)
+        if is_selected(name, needed, arguments.only)
     }
     folder = Path(arguments.out) / arguments.setting
     if arguments.list:
         print(
             "\n".join(
-                f"{name}{' (there)' if result_file(folder, name, c).exists() else ''}" for name, c in trainings.items()
+                f"{name}{' (finished)' if result_file(folder, name, c).exists() else ''}"
+                for name, c in trainings.items()
             )
         )
         return 0
     if arguments.jobs < 1:
         raise UsageError(f"jobs={arguments.jobs}: must be at least 1")
     if arguments.draw and arguments.no_draw:
-        raise UsageError("--draw and --no-draw: nothing would be left to do")
+        raise UsageError("--draw and --no-draw exclude each other")
 
     def say(line: str) -> None:
         if not arguments.quiet:
@@ -71,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     failed = {}
     if not arguments.draw and arguments.jobs > 1:
-        failed = run_in_processes({name: _alone(name, arguments) for name in trainings}, arguments.jobs, say)
+        failed = run_in_processes({name: _arguments_for(name, arguments) for name in trainings}, arguments.jobs, say)
     elif not arguments.draw:
         for number, (name, config) in enumerate(trainings.items(), 1):
             say(f"[{number}/{len(trainings)}] {name}")
@@ -92,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     return int(bool(failed))
 
 
-def _alone(name: str, arguments: argparse.Namespace) -> list[str]:
-    """The arguments of a process that trains just one part."""
+def _arguments_for(name: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments of a process that trains one part."""
     numbers = {
         option: str(getattr(arguments, option)) for option in ("setting", "seeds", "seed", "trajectories", "out")
     }
@@ -102,6 +113,6 @@ def _alone(name: str, arguments: argparse.Namespace) -> list[str]:
     return ["reproduce", arguments.figure, "--only", name, "--no-draw", "--quiet", *options, *spread]
 
 
-def wanted(name: str, known: Container[str], only: list[str] | None) -> bool:
-    """Whether a training is asked for: a text that is itself a name means just that one."""
+def is_selected(name: str, known: Container[str], only: list[str] | None) -> bool:
+    """Return whether a training is selected; a text that is a full name selects only that training."""
     return not only or any(text == name if text in known else text in name for text in only)

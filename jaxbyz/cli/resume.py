@@ -1,26 +1,26 @@
-"""`jaxbyz resume`: continue a run that was interrupted or killed, to the same bits as if it had not been."""
+"""`jaxbyz resume`: continue a run that was interrupted or killed; the result is bitwise that of an unbroken run."""
 
 from __future__ import annotations
 
 import argparse
 
+from jaxbyz.cli import common
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The folder, and how to report."""
-    from jaxbyz.cli.train import add_reporting_options
-
+    """Add the folder, and how to report."""
     parser.add_argument("out", metavar="DIR", help="folder of an unfinished run")
-    add_reporting_options(parser)
+    common.add_run_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Resume; exit codes as for `jaxbyz train`."""
-    from jaxbyz.cli.train import keep_quiet, manner, reported, reporter_for, say
+    """Resume; the exit codes are those of `run_and_report`."""
     from jaxbyz.experiments import run as experiment
     from jaxbyz.experiments.run_folder import load_config
-    from jaxbyz.training.processes import leads
+    from jaxbyz.training.processes import is_first_process
 
-    keep_quiet(arguments)
-    reporter = reporter_for(load_config(arguments.out), arguments)
-    tell = say if leads() else lambda line: None
-    return reported(arguments, lambda: experiment.resume(arguments.out, reporter, say=tell, **manner(arguments)))
+    common.silence_other_processes(arguments)
+    reporter, settings = common.make_reporter(load_config(arguments.out), arguments), common.run_settings(arguments)
+    if is_first_process():
+        settings["log"] = common.print_message
+    return common.run_and_report(arguments, lambda: experiment.resume(arguments.out, reporter, **settings))

@@ -1,4 +1,4 @@
-"""`jaxbyz sweep`: train every member of a grid, skipping what is finished and resuming what is half done."""
+"""`jaxbyz sweep`: train all members of a grid; skip those that are finished and resume those that are not."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxbyz.experiments.sweep import Outcome
+    from jaxbyz.experiments.sweep import MemberResult
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The file, the folder, and how to report."""
+    """Add the file, the folder, and how to report."""
     parser.add_argument("file", metavar="FILE", help="TOML file with [fixed] options and a [grid] of lists")
     parser.add_argument("--out", metavar="DIR", help="folder of the members' folders (default: `out` in the file)")
-    parser.add_argument("--checkpoint-every", type=int, metavar="N", help="as in `jaxbyz train` (default: the file's)")
+    parser.add_argument(
+        "--checkpoint-every",
+        type=int,
+        metavar="N",
+        help="write a checkpoint every N iterations (default: `checkpoint_every` in the file)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the sweep; 0 when every member is finished or being worked on, 1 when some failed or went non-finite."""
+    """Run the sweep; the exit code is 1 if a member failed or became non-finite."""
+    from jaxbyz.cli.common import print_message
     from jaxbyz.cli.progress import make_progress
-    from jaxbyz.cli.train import say
     from jaxbyz.errors import UsageError
     from jaxbyz.experiments.run import Interrupted
     from jaxbyz.experiments.sweep import load_sweep, run_sweep
@@ -31,32 +36,39 @@ def run(arguments: argparse.Namespace) -> int:
     sweep = load_sweep(arguments.file)
     out = arguments.out or sweep.out
     if out is None:
-        raise UsageError(f'{arguments.file}: where to? give --out DIR, or out = "DIR" in the file')
+        raise UsageError(f'{arguments.file}: names no folder; give --out DIR, or out = "DIR" in the file')
     every = sweep.checkpoint_every if arguments.checkpoint_every is None else arguments.checkpoint_every
     if every is not None and every < 1:
         raise UsageError(f"checkpoint_every={every}: must be at least 1")
     try:
-        outcomes = run_sweep(
-            sweep, out, checkpoint_every=every, reporter=lambda total: make_progress(total, arguments.quiet), say=say
+        members = run_sweep(
+            sweep,
+            out,
+            checkpoint_every=every,
+            reporter=lambda total: make_progress(total, arguments.quiet),
+            log=print_message,
         )
     except Interrupted as stop:
-        say(f"{stop.folder} stopped at iteration {stop.done}; the same `jaxbyz sweep` goes on")
+        print_message(f"{stop.folder} stopped at iteration {stop.done}; the same `jaxbyz sweep` command continues")
         return 128 + stop.signal
-    rows = [row(outcome) for outcome in outcomes]
-    print(json.dumps({"out": out, "members": rows})) if arguments.json else print_table(rows)
-    return int(any(outcome.status in ("failed", "non-finite") for outcome in outcomes))
+    rows = [table_row(member) for member in members]
+    if arguments.json:
+        print(json.dumps({"out": out, "members": rows}))
+    else:
+        print_table(rows)
+    return int(any(member.status in ("failed", "non-finite") for member in members))
 
 
-def row(outcome: Outcome) -> dict[str, Any]:
-    """A member in plain values."""
+def table_row(member: MemberResult) -> dict[str, Any]:
+    """Return a member as JSON values."""
     from jaxbyz.report.statistics import final_returns
 
-    returns = None if outcome.done is None else [float(value) for value in final_returns(outcome.done.metrics)]
-    return {"name": outcome.name, "status": outcome.status, "note": outcome.note, "return": returns}
+    returns = None if member.experiment is None else final_returns(member.experiment.metrics).tolist()
+    return {"name": member.name, "status": member.status, "note": member.note, "return": returns}
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Members, how they ended and what they reached; then why, where something went wrong."""
+    """Print a table of all members, then the reasons of failures, then a summary."""
     from rich.console import Console
     from rich.table import Table
 

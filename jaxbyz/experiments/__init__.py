@@ -1,1 +1,1 @@
-"""A configured run from its options to its folder."""
+"""Experiments: from options to trained policies, metrics and run folders."""

@@ -1,4 +1,4 @@
-"""Who is told how a run goes: the protocol, several at once, and TensorBoard."""
+"""Reporters, which are told about the progress of a run: the protocol, a group of several, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from jaxbyz.errors import UsageError
 
 
 class Progress(NamedTuple):
-    """Where a run stands after a segment.
+    """The state of a run after a segment.
 
-    iteration:     iterations done, of `iterations`
-    trajectories:  sampled per agent so far
-    honest_return: mean over seeds in the latest iteration
-    steps:         environment steps of all agents and seeds so far
-    metrics:       this segment, name -> [seeds, n] under the names of metrics.npz, `trajectories` cumulative
-                   (shares, byzantine: [seeds, n, K])
+    Attributes:
+        iteration: the number of iterations so far.
+        iterations: the number of iterations of the whole run.
+        trajectories: the trajectories per agent so far.
+        honest_return: the return of the latest iteration, averaged over honest agents and seeds.
+        steps: the environment steps of all agents and seeds so far.
+        metrics: the n iterations of this segment, `[seeds, n]` by the names of metrics.npz (`shares` and `byzantine`:
+            `[seeds, n, K]`); `trajectories` is cumulative.
     """
 
     iteration: int
@@ -31,10 +33,10 @@ class Progress(NamedTuple):
 
 
 class Reporter(Protocol):
-    """A context manager that is told after every segment (20 iterations).
+    """A context manager whose `update` is called after every segment of 20 iterations.
 
-    Entered when all options are in order and compilation begins; left when the run ends, with the exception if there
-    was one. An `update` that raises ends the run.
+    It is entered after the options were checked, before compilation, and left when the run ends, with the exception if
+    there was one. An exception in `update` ends the run.
     """
 
     def __enter__(self) -> Any: ...
@@ -43,7 +45,7 @@ class Reporter(Protocol):
 
 
 class Together:
-    """Several reporters as one; all are left, whichever fails."""
+    """Several reporters as one. All of them are left at the end, even if one fails."""
 
     def __init__(self, *reporters: Reporter):
         self.reporters = reporters
@@ -60,27 +62,27 @@ class Together:
         self.stack.__exit__(*details)
 
     def update(self, progress: Progress) -> None:
-        """Tell everyone."""
+        """Update all reporters."""
         for reporter in self.reporters:
             reporter.update(progress)
 
 
 class TensorBoard:
-    """Every metric of every iteration as a scalar: the mean over seeds as `NAME`, each seed as `seed-S/NAME`.
+    """Writes every metric of every iteration: the mean over seeds as `NAME`, and every seed as `seed-S/NAME`.
 
-    The step is trajectories per agent, the paper's axis.
+    The step is the number of trajectories per agent, the horizontal axis of the paper's figures.
     """
 
     def __init__(self, folder: str | Path, first_seed: int = 0):
         try:
             from tensorboardX import SummaryWriter
         except ModuleNotFoundError:
-            raise UsageError("--tensorboard needs tensorboardX: pip install 'jaxbyz[tensorboard]'") from None
-        self.open, self.folder, self.first_seed = SummaryWriter, Path(folder), first_seed
+            raise UsageError("TensorBoard needs the package tensorboardX: pip install 'jaxbyz[tensorboard]'") from None
+        self.make_writer, self.folder, self.first_seed = SummaryWriter, Path(folder), first_seed
 
     def __enter__(self) -> TensorBoard:
         try:
-            self.writer = self.open(str(self.folder))
+            self.writer = self.make_writer(str(self.folder))
         except OSError as error:
             raise UsageError(f"tensorboard={self.folder}: cannot be written ({error.strerror})") from error
         return self
@@ -89,15 +91,14 @@ class TensorBoard:
         self.writer.close()
 
     def update(self, progress: Progress) -> None:
-        """Write the segment."""
-        spent = progress.metrics["trajectories"]
+        """Write the metrics of the segment."""
+        trajectories = progress.metrics["trajectories"]
         for name, values in progress.metrics.items():
             if name == "trajectories" or values.ndim != 2:
                 continue
-            means = values.mean(axis=0)
-            for i, mean in enumerate(means):
-                self.writer.add_scalar(name, mean, int(spent[0, i]))
+            for step, mean in zip(trajectories[0], values.mean(axis=0), strict=True):
+                self.writer.add_scalar(name, mean, int(step))
             for seed, row in enumerate(values if len(values) > 1 else ()):
-                for step, value in zip(spent[seed], row, strict=True):
+                for step, value in zip(trajectories[seed], row, strict=True):
                     self.writer.add_scalar(f"seed-{self.first_seed + seed}/{name}", value, int(step))
         self.writer.flush()

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a wish to stop: noted when they come, granted at the next good moment."""
+"""Turn SIGINT and SIGTERM into a request to stop at the next safe point of a run."""
 
 from __future__ import annotations
 
@@ -9,23 +9,29 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 
-class Wish:
-    """Whether a signal came: its number, or 0."""
+class StopRequest:
+    """The first signal that asked a run to stop.
+
+    Attributes:
+        signal: its number, or 0 if none was received.
+    """
 
     def __init__(self) -> None:
         self.signal = 0
 
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """Remember the first signal; a second one stops at once."""
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Remember the first signal; a second one raises KeyboardInterrupt."""
         if self.signal:
             raise KeyboardInterrupt
         self.signal = number
 
 
 @contextlib.contextmanager
-def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
-    """Hand these signals to `handler` inside the block. Elsewhere than in the main thread, where Python allows no
-    handlers, signals act as ever."""
+def signal_handler(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    """Install a handler for these signals inside the block.
+
+    Python allows handlers in the main thread only; in other threads this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -38,8 +44,8 @@ def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> 
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[Wish]:
-    """Note SIGINT and SIGTERM inside the block instead of dying of them."""
-    wish = Wish()
-    with handled(wish.note, signal.SIGINT, signal.SIGTERM):
-        yield wish
+def catch_stop_request() -> Iterator[StopRequest]:
+    """Record SIGINT and SIGTERM inside the block instead of ending the process."""
+    request = StopRequest()
+    with signal_handler(request.receive, signal.SIGINT, signal.SIGTERM):
+        yield request

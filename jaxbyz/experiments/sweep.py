@@ -1,8 +1,8 @@
-"""A sweep: a TOML file that names a grid over options, each member a run folder, taken up where it was left.
+"""A sweep: one run for every combination of options that a TOML file lists.
 
-out = "runs/liars"            # or --out
-checkpoint_every = 200        # or --checkpoint-every
-[fixed]                       # options of every member; `preset` too
+out = "runs/attacks"          # folder of the members' run folders
+checkpoint_every = 200
+[fixed]                       # options of every member, and `preset`
 seeds = 10
 byzantine = 3
 [grid]                        # every combination is a member
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import re
 import tomllib
 import traceback
@@ -22,52 +23,67 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError, first_line
-from jaxbyz.experiments import run as experiment
-from jaxbyz.experiments import run_folder as results
 from jaxbyz.experiments.config import FIELDS, resolve
+from jaxbyz.experiments.folder_lock import BusyError
 from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.run import Experiment, Interrupted, ensure
+from jaxbyz.experiments.run_folder import make_folder
 
-FILE_BYTES = 2**20
-MOST = 10_000  # members
-NAME_LENGTH = 150
-TABLES = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
+MAX_FILE_BYTES = 2**20
+MAX_MEMBERS = 10_000
+MAX_NAME_LENGTH = 150
+KEYS = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
 
 
 class Sweep(NamedTuple):
-    """members: name -> options, in the order of the grid; out and checkpoint_every as the file says, or None."""
+    """The contents of a sweep file.
+
+    Attributes:
+        members: the options of every member, by name, in the order of the grid.
+        out: the folder of the sweep, or None if the file does not name one.
+        checkpoint_every: iterations between two checkpoints, or None.
+    """
 
     members: dict[str, dict[str, Any]]
     out: str | None
     checkpoint_every: int | None
 
 
-class Outcome(NamedTuple):
-    """How a member ended.
+class MemberResult(NamedTuple):
+    """How a member of a sweep ended.
 
-    status: finished (now, or before), non-finite (honest parameters), failed (`note` says why), elsewhere (another
-            process is at it)
+    Attributes:
+        name: the name of the member and of its folder.
+        status: `finished` (now or earlier), `non-finite` (honest parameters of a seed), `failed`, or `elsewhere`
+            (another process is working on it).
+        note: why it failed.
+        experiment: its results, if it was trained.
     """
 
     name: str
     status: str
     note: str = ""
-    done: experiment.Experiment | None = None
+    experiment: Experiment | None = None
 
 
 def load_sweep(path: str | Path) -> Sweep:
-    """Read a sweep file; whatever is wrong with it is one line."""
+    """Read a sweep file.
+
+    Raises:
+        UsageError: if the file cannot be read or is not a sweep.
+    """
     try:
         with open(path, "rb") as file:
-            text = file.read(FILE_BYTES + 1)
-        if len(text) > FILE_BYTES:
-            raise UsageError(f"{path}: larger than the {FILE_BYTES} bytes that a sweep file may have")
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise UsageError(f"{path}: larger than the limit of {MAX_FILE_BYTES} bytes")
         values = tomllib.loads(text.decode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
     for name, value in values.items():
-        kind = TABLES.get(name)
+        kind = KEYS.get(name)
         if kind is None:
             raise UsageError(f"{path}: {name!r} is unknown; known: out, checkpoint_every, [fixed], [grid]")
         if not isinstance(value, kind) or isinstance(value, bool):
@@ -78,43 +94,43 @@ def load_sweep(path: str | Path) -> Sweep:
 
 
 def _check_options(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> None:
+    """Refuse unknown options, options in both tables, and grid values that are not lists."""
     for name in (*fixed, *grid):
         if name not in FIELDS and name != "preset":
             resolve(**{name: None})  # raises, and names the nearest option
     if both := sorted(set(fixed) & set(grid)):
-        raise UsageError(f"{path}: {both[0]} is in [fixed] and in [grid]; keep one")
+        raise UsageError(f"{path}: {both[0]} is in [fixed] and in [grid]; name it in one of them")
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise UsageError(f"{path}: grid.{name} must be a list of values with at least one")
+            raise UsageError(f"{path}: grid.{name} must be a list of at least one value")
 
 
 def _members(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    combinations = 1
-    for values in grid.values():
-        combinations *= len(values)
-    if combinations > MOST:
-        raise UsageError(f"{path}: {combinations} members are more than the {MOST} a sweep may have")
-    taken = set()
+    """Yield the name and the options of every combination."""
+    combinations = math.prod(len(values) for values in grid.values())
+    if combinations > MAX_MEMBERS:
+        raise UsageError(f"{path}: {combinations} members exceed the limit of {MAX_MEMBERS}")
+    names = set()
     for values in itertools.product(*grid.values()):
         choice = dict(zip(grid, values, strict=True))
         name = member_name(choice)
-        if name in taken:
-            raise UsageError(f"{path}: two members would be called {name!r}; a value of the grid is there twice")
-        taken.add(name)
+        if name in names:
+            raise UsageError(f"{path}: two members would have the name {name!r}; the grid lists a value twice")
+        names.add(name)
         yield name, {**fixed, **choice}
 
 
 def member_name(choice: dict[str, Any]) -> str:
-    """A folder's name that says which member it is: `attack=avg-zero,hidden=16x16`."""
+    """Return a folder name that lists the member's options: `attack=avg-zero,hidden=16x16`."""
 
     def shown(value: Any) -> str:
         return "x".join(map(str, value)) if isinstance(value, list) else str(value)
 
     text = ",".join(f"{name}={shown(value)}" for name, value in choice.items()) or "run"
     safe = re.sub(r"[^\w.+=,:-]", "_", text, flags=re.ASCII)
-    if safe == text and len(safe) <= NAME_LENGTH:
+    if safe == text and len(safe) <= MAX_NAME_LENGTH:
         return safe
-    return f"{safe[:NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{safe[:MAX_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def run_sweep(
@@ -123,24 +139,33 @@ def run_sweep(
     *,
     checkpoint_every: int | None = None,
     reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
-    say: Callable[[str], None] = lambda line: None,
-) -> list[Outcome]:
-    """Run every member that is not finished; one that fails does not keep the others from running, and those whose
-    options make no sense are told of before any is.
+    log: Callable[[str], None] = lambda line: None,
+) -> list[MemberResult]:
+    """Run every member that is not finished. A member that fails does not stop the others.
 
-    Members that another process is at are left to it, so a sweep may be started several times over, on one machine or
-    on many that share the folder. A signal ends the sweep as it ends a run, with `experiment.Interrupted`.
+    Members that another process is working on are skipped, so several processes, on one machine or on many that share
+    the folder, can run the same sweep together.
+
+    Args:
+        sweep: what to run.
+        out: the folder of the members' run folders.
+        checkpoint_every: iterations between two checkpoints.
+        reporter: returns the reporter of a member from its number of trajectories.
+        log: receives one line per member, and before that one line for every member whose options are wrong.
+
+    Raises:
+        Interrupted: if a signal stopped a member.
     """
     for name, options in sweep.members.items():
         try:
             resolve(**options)
         except UsageError as error:
-            say(f"{name} will fail: {error}")
-    outcomes = []
+            log(f"{name} will fail: {error}")
+    members = []
     for number, (name, options) in enumerate(sweep.members.items(), start=1):
-        say(f"[{number}/{len(sweep.members)}] {name}")
-        outcomes.append(_run_member(name, options, results.make_folder(out) / name, checkpoint_every, reporter, say))
-    return outcomes
+        log(f"[{number}/{len(sweep.members)}] {name}")
+        members.append(_run_member(name, options, make_folder(out) / name, checkpoint_every, reporter, log))
+    return members
 
 
 def _run_member(
@@ -149,23 +174,20 @@ def _run_member(
     folder: Path,
     checkpoint_every: int | None,
     reporter: Callable[[int], Reporter | None],
-    say: Callable[[str], None],
-) -> Outcome:
+    log: Callable[[str], None],
+) -> MemberResult:
     try:
         config = resolve(**options)
-        done = experiment.ensure(
-            config, folder, reporter(config.trajectories), checkpoint_every=checkpoint_every, say=say
-        )
-    except experiment.Interrupted:
+        done = ensure(config, folder, reporter(config.trajectories), checkpoint_every=checkpoint_every, log=log)
+    except Interrupted:
         raise
-    except results.BusyError:
-        return Outcome(name, "elsewhere")
+    except BusyError:
+        return MemberResult(name, "elsewhere")
     except UsageError as error:
-        return Outcome(name, "failed", str(error))
+        return MemberResult(name, "failed", str(error))
     except Exception as error:
         if folder.is_dir():
             (folder / "error.txt").write_text(traceback.format_exc())
-        line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return Outcome(name, "failed", f"{type(error).__name__}: {line} (see {folder / 'error.txt'})")
+        return MemberResult(name, "failed", f"{type(error).__name__}: {first_line(error)} (see {folder}/error.txt)")
     (folder / "error.txt").unlink(missing_ok=True)
-    return Outcome(name, "finished" if done.finite else "non-finite", done=done)
+    return MemberResult(name, "finished" if done.finite else "non-finite", experiment=done)

@@ -14,8 +14,9 @@ from jaxbyz.algorithms.base import State, iteration_keys
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run as experiment
-from jaxbyz.experiments.config import Config, agreement_of, agrees, build
+from jaxbyz.experiments.building import agreement_of, build
+from jaxbyz.experiments.config import Config, agrees
+from jaxbyz.experiments.plan import make_plan
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 
@@ -85,7 +86,7 @@ def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTr
     if not 0 <= seed < config.seeds:
         raise UsageError(f"seed={seed}: the run has seeds 0 to {config.seeds - 1}")
     K, f = config.agents, config.byzantine
-    plan = experiment.plan(config)
+    plan = make_plan(config)
     coins = plan.coins if plan.coins.ndim == 1 else plan.coins[seed]
     iterations = min(iterations, len(coins))
     without_agreement = build(dataclasses.replace(config, agreement="none"), len(coins))

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.environments.rendering import draw_frames
-from jaxbyz.experiments.config import Config, build
+from jaxbyz.experiments.building import build
+from jaxbyz.experiments.config import Config
 from jaxbyz.sampling.playback import play
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import numpy as np
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import agrees, registered, to_dict
-from jaxbyz.experiments.run_folder import RunData, writing
+from jaxbyz.experiments.files import writing
+from jaxbyz.experiments.run_folder import RunData
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import trace_run
 from jaxbyz.report.episodes import render_episode

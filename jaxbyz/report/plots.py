@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.run_folder import writing
+from jaxbyz.experiments.files import writing
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
 from jaxbyz.report.runs import (
     METRIC_LABELS,

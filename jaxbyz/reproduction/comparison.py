@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxbyz.experiments.run_folder import writing
+from jaxbyz.experiments.files import writing
 from jaxbyz.report.statistics import first_reached
 from jaxbyz.reproduction.claims import Claim, compare_claims
 from jaxbyz.reproduction.figures import FIGURES, curve_in_paper

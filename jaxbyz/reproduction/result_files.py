@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run as experiment
 from jaxbyz.experiments.config import Config, resolve, to_dict
+from jaxbyz.experiments.files import read_json, write_json
 from jaxbyz.experiments.reporters import Reporter
-from jaxbyz.experiments.run_folder import describe_environment, read_json, write_json
+from jaxbyz.experiments.run import Experiment, run
+from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.report.statistics import smoothed
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, PaperCurve
 
@@ -71,12 +72,10 @@ def train_if_missing(folder: Path, name: str, config: Config, reporter: Reporter
     write_json(path, {"format": FILE_FORMAT, **record})
 
 
-def train_and_record(
-    name: str, config: Config, reporter: Reporter | None = None
-) -> tuple[experiment.Experiment, dict[str, Any]]:
+def train_and_record(name: str, config: Config, reporter: Reporter | None = None) -> tuple[Experiment, dict[str, Any]]:
     """Train, and return the experiment and what a file keeps of it."""
     start = time.monotonic()
-    result = experiment.run(config, None, reporter)
+    result = run(config, None, reporter)
     x, y = smoothed(result.metrics)
     return result, {
         "name": name,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from jaxbyz.experiments import signals
+from jaxbyz.experiments.signals import signal_handler
 
 
 def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str], None]) -> dict[str, str]:
@@ -61,7 +61,7 @@ def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, say: Callabl
         return failure_reason(process.returncode, messages) if process.returncode else None
 
     failed = {}
-    with signals.handled(_exit_with_exception, signal.SIGTERM), ThreadPoolExecutor(jobs) as pool:
+    with signal_handler(_exit_with_exception, signal.SIGTERM), ThreadPoolExecutor(jobs) as pool:
         pending = {pool.submit(run, arguments): name for name, arguments in commands.items()}
         try:
             for number, future in enumerate(as_completed(pending), 1):

@@ -1,4 +1,4 @@
-"""The mesh of devices that runs and agents are spread over, with the axes `seeds` and `agents`."""
+"""The mesh of devices over which seeds and agents are spread, with the axes `seeds` and `agents`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxbyz.accelerate.setup import agents_can_share_cores
 from jaxbyz.errors import UsageError
 
 AXES = ("seeds", "agents")
-LEAST_HERE = 3  # agents of a core, or of all but the last: with fewer, waiting for each other costs what it gains
+MIN_AGENTS_PER_CORE = 3  # with fewer, synchronising the cores costs as much time as it saves
 
 
 class Shape(NamedTuple):
-    """Devices along each axis of the mesh."""
+    """The number of devices along each axis of the mesh."""
 
     seeds: int = 1
     agents: int = 1
@@ -26,33 +26,45 @@ class Shape(NamedTuple):
 
 
 def parse_shape(text: str) -> Shape:
-    """`seeds=4,agents=2` -> Shape; an axis left out is 1."""
+    """Return the shape that a text such as `seeds=4,agents=2` describes; a missing axis has size 1."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = part.partition("=")
         if name.strip() not in AXES or name.strip() in sizes or not (size.strip().isdecimal() and int(size) >= 1):
-            raise UsageError(f"mesh={text!r}: written seeds=4,agents=2, with whole numbers of devices of at least 1")
+            raise UsageError(f"mesh={text!r}: must be written like seeds=4,agents=2, with at least 1 device per axis")
         sizes[name.strip()] = int(size)
     return Shape(**sizes)
 
 
 def choose_shape(shape: Shape | None, seeds: int, agents: int) -> Shape:
-    """The shape asked for, checked; or one that fits.
+    """Return the requested shape if it is possible, or choose one.
 
-    By default seeds go over the local devices; cores that they leave idle take agents. Several
-    processes must all have a part: the seeds take as many devices as divide them up evenly, agents the rest.
+    Seeds are spread over the local devices first. If there are more CPU cores than seeds, agents use the others.
+    Several processes must all take part: seeds get the largest number of devices that divides the total, agents the
+    rest.
+
+    Args:
+        shape: the requested shape, or None to choose.
+        seeds: the number of runs.
+        agents: the number of agents K.
+
+    Raises:
+        UsageError: if the shape does not fit the devices, the seeds or the agents.
     """
     devices = len(jax.devices())
     if shape is None:
         if jax.process_count() == 1:
-            along = min(devices, seeds)
-            here = max(LEAST_HERE, -(-agents // (devices // along))) if agents_can_share_cores() else agents
-            return Shape(along, -(-agents // here))
-        along = max(n for n in range(1, min(devices, seeds) + 1) if devices % n == 0)
-        shape = Shape(along, devices // along)
-    if shape.seeds * shape.agents > devices:
-        raise UsageError(f"mesh={shape}: {shape.seeds * shape.agents} devices are needed, there are {devices}")
-    if jax.process_count() > 1 and shape.seeds * shape.agents != devices:
+            for_seeds = min(devices, seeds)
+            if not agents_can_share_cores():
+                return Shape(for_seeds, 1)
+            agents_per_core = max(MIN_AGENTS_PER_CORE, math.ceil(agents / (devices // for_seeds)))
+            return Shape(for_seeds, math.ceil(agents / agents_per_core))
+        for_seeds = max(n for n in range(1, min(devices, seeds) + 1) if devices % n == 0)
+        shape = Shape(for_seeds, devices // for_seeds)
+    needed = shape.seeds * shape.agents
+    if needed > devices:
+        raise UsageError(f"mesh={shape}: {needed} devices are needed, there are {devices}")
+    if jax.process_count() > 1 and needed != devices:
         raise UsageError(f"mesh={shape}: {jax.process_count()} processes have {devices} devices, and all must be used")
     for name, most in (("seeds", seeds), ("agents", agents)):
         if getattr(shape, name) > most:
@@ -61,7 +73,10 @@ def choose_shape(shape: Shape | None, seeds: int, agents: int) -> Shape:
 
 
 def make_mesh(shape: Shape) -> Mesh | None:
-    """The mesh; None when one device is enough. Agents of a run are neighbours, they talk most."""
+    """Return the mesh, or None for a single device.
+
+    The agents of a run are on neighbouring devices, because they exchange the most data.
+    """
     count = math.prod(shape)
     if count == 1:
         return None

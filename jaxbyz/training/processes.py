@@ -1,4 +1,4 @@
-"""Several processes, on one host or many, that train one run together: a few words on top of JAX's distribution."""
+"""Several processes, on one host or many, that train one run together."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from jax.experimental import multihost_utils
 
 from jaxbyz.errors import UsageError, first_line
 
-HEARTBEAT_SECONDS = 20  # a process that says nothing for so long is taken for dead; JAX's default is 100
-REFUSED = -1
+HEARTBEAT_SECONDS = 20  # a process that is silent for this long counts as dead; JAX's default is 100
 START_SECONDS = 300  # how long processes wait for each other at the start
+FAILED = -1  # what the first process broadcasts instead of a result
 
 
-def initialise() -> None:
-    """Join the other processes. Slurm, Open MPI and Kubernetes are recognised by JAX; elsewhere the environment says
-    who and where: JAX_COORDINATOR_ADDRESS=host:port, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
+def join_processes() -> None:
+    """Connect this process to the others of a distributed run.
+
+    JAX recognises Slurm, Open MPI and Kubernetes. Elsewhere the environment variables
+    `JAX_COORDINATOR_ADDRESS=host:port`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` describe the processes.
+
+    Raises:
+        UsageError: if the other processes cannot be found.
+    """
 
     def number(name: str) -> int | None:
         text = os.environ.get(name)
@@ -27,46 +33,53 @@ def initialise() -> None:
         return None if text is None else int(text)
 
     processes, process = number("JAX_NUM_PROCESSES"), number("JAX_PROCESS_ID")
-    told = "JAX_COORDINATOR_ADDRESS" in os.environ and None not in (processes, process)
+    described = "JAX_COORDINATOR_ADDRESS" in os.environ and None not in (processes, process)
     try:
         jax.distributed.initialize(
             num_processes=processes,
             process_id=process,
-            cluster_detection_method="deactivate" if told else None,
+            cluster_detection_method="deactivate" if described else None,
             initialization_timeout=START_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
         raise UsageError(
-            f"--distributed: {first_line(error)} Start it under Slurm, Open MPI or Kubernetes, or set "
+            f"cannot join the other processes: {first_line(error)} Use Slurm, Open MPI or Kubernetes, or set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from error
 
 
-def leads() -> bool:
-    """Whether this process writes files and speaks for all."""
+def is_first_process() -> bool:
+    """Return whether this is the process that writes files and prints messages."""
     return jax.process_index() == 0
 
 
-def largest(number: int) -> int:
-    """The largest number that any process has."""
+def max_over_processes(number: int) -> int:
+    """Return the largest of the numbers that the processes pass."""
     if jax.process_count() == 1:
         return number
     return int(np.max(multihost_utils.process_allgather(np.int32(number))))
 
 
-def led(work: Callable[[], int | None]) -> int:
-    """Let the first process do something and tell all its number; what is refused there is refused everywhere."""
+def on_first_process(work: Callable[[], int | None]) -> int:
+    """Call a function in the first process only and return its result in all processes.
+
+    Args:
+        work: returns a number of at least 0; None counts as 0.
+
+    Raises:
+        UsageError: in every process if `work` raises it in the first one.
+    """
     if jax.process_count() == 1:
         return work() or 0
-    number, refusal = 0, None
-    if leads():
+    result, failure = 0, None
+    if is_first_process():
         try:
-            number = work() or 0
+            result = work() or 0
         except UsageError as error:
-            number, refusal = REFUSED, error
-    number = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-    if number == REFUSED:
-        raise refusal or UsageError("the first process refused to go on; its message says why")
-    return number
+            result, failure = FAILED, error
+    result = int(multihost_utils.broadcast_one_to_all(np.int32(result)))
+    if result == FAILED:
+        raise failure or UsageError("the first process refused to continue; its message says why")
+    return result

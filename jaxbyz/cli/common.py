@@ -1,0 +1,168 @@
+"""What several commands share: options, checks, messages, and how a run is reported."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jaxbyz.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxbyz.experiments.config import Config
+    from jaxbyz.experiments.reporters import Reporter
+    from jaxbyz.experiments.run import Experiment
+    from jaxbyz.experiments.run_folder import RunData
+
+
+def print_message(line: str) -> None:
+    """Print one line on standard error."""
+    print(f"jaxbyz: {line}", file=sys.stderr, flush=True)
+
+
+def seed_number(text: str) -> int:
+    """Return the seed that an argument names."""
+    if not (text.isdecimal() and int(text) < 2**32):
+        raise argparse.ArgumentTypeError(f"seed={text!r}: must be a whole number from 0 to {2**32 - 1}")
+    return int(text)
+
+
+def check_at_least(arguments: argparse.Namespace, **limits: float) -> None:
+    """Refuse options that are smaller than their limit; None is accepted."""
+    for name, least in limits.items():
+        value = getattr(arguments, name)
+        if value is not None and not value >= least:
+            raise UsageError(f"{name}={value}: must be at least {least}")
+
+
+def add_policy_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select a policy of a run folder."""
+    from jaxbyz.experiments.config import OUTPUTS
+
+    parser.add_argument("folder", metavar="DIR", help="run folder")
+    parser.add_argument("--agent", type=int, default=0, help="agent whose parameters to use (default 0)")
+    parser.add_argument("--output", choices=OUTPUTS, help="parameters to use (default: the run's option output)")
+
+
+def selected_parameters(arguments: argparse.Namespace, data: RunData) -> np.ndarray:
+    """Return the parameters `[seeds, D]` that the options of `add_policy_options` select."""
+    if not data.policy:
+        raise UsageError(f"{arguments.folder}: no policy was saved, because no seed stayed finite")
+    parameters = data.policy[arguments.output or data.config.output]
+    check_index("agent", arguments.agent, parameters.shape[1])
+    return parameters[:, arguments.agent]
+
+
+def check_index(name: str, index: int, size: int) -> None:
+    """Refuse an index that is not one of 0 to size − 1."""
+    if not 0 <= index < size:
+        raise UsageError(f"{name}={index}: the run has 0 to {size - 1}")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `train` and `resume` share."""
+    parser.add_argument(
+        "--checkpoint-every", type=int, metavar="N",
+        help="write a checkpoint every N iterations (default: only on SIGINT and SIGTERM)",
+    )  # fmt: skip
+    parser.add_argument("--mesh", metavar="SHAPE", help="devices for seeds and agents, for example seeds=4,agents=2")
+    parser.add_argument(
+        "--distributed", action="store_true",
+        help="join the processes that Slurm, Open MPI, Kubernetes or the JAX_… variables describe",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--quiet", action="store_true", help="print no progress and no table")
+    parser.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
+
+
+def silence_other_processes(arguments: argparse.Namespace) -> None:
+    """Let only the first of several processes print and log."""
+    from jaxbyz.training.processes import is_first_process
+
+    if arguments.distributed and not is_first_process():
+        arguments.quiet, arguments.json, arguments.tensorboard = True, False, None
+
+
+def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `run` and `resume` that the options of `add_run_options` set."""
+    return {"checkpoint_every": arguments.checkpoint_every, "mesh": arguments.mesh}
+
+
+def make_reporter(config: Config, arguments: argparse.Namespace) -> Reporter:
+    """Return the progress on the terminal, and TensorBoard if requested."""
+    from jaxbyz.cli.progress import make_progress
+    from jaxbyz.experiments.reporters import TensorBoard, Together
+
+    progress = make_progress(config.trajectories, arguments.quiet)
+    if arguments.tensorboard is None:
+        return progress
+    return Together(TensorBoard(arguments.tensorboard, config.seed), progress)
+
+
+def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment]) -> int:
+    """Train, print the results and return the exit code.
+
+    The codes are 0 for success, 3 if honest agents of a seed became non-finite, and 128 + the signal's number if a
+    signal stopped the run.
+    """
+    from jaxbyz.experiments.run import Interrupted
+
+    started = time.monotonic()
+    try:
+        done = train()
+    except Interrupted as stop:
+        print_message(str(stop))
+        return 128 + stop.signal
+    except UsageError:
+        raise
+    except Exception as error:
+        if not arguments.distributed:
+            raise
+        _exit_after_lost_process(arguments, error)
+    _print_results(done, arguments, time.monotonic() - started)
+    if done.finite:
+        return 0
+    config, kept = done.config, f"; earlier results are in {arguments.out}" if arguments.out else ""
+    components = f"aggregator {config.aggregator}, attack {config.attack}, eta {config.eta}"
+    print_message(f"{_divergence(done)} ({components}){kept}")
+    return 3
+
+
+def _print_results(done: Experiment, arguments: argparse.Namespace, seconds: float) -> None:
+    from jaxbyz.report.tables import summarise, summary_table
+
+    summary = summarise(done.metrics)
+    if arguments.json:
+        summary["finite"] = done.finite
+        print(json.dumps({"out": arguments.out, "seconds": round(seconds, 3), **summary}))
+    elif not arguments.quiet:
+        print(summary_table(done.config, summary))
+    if arguments.out is None and not arguments.quiet:
+        print_message("nothing was written; --out DIR saves metrics and policy")
+
+
+def _exit_after_lost_process(arguments: argparse.Namespace, error: Exception) -> NoReturn:
+    """Exit without cleaning up, because JAX would wait for the lost process."""
+    from jaxbyz.errors import first_line
+
+    again = f"; `jaxbyz resume {arguments.out} --distributed` with all processes continues" if arguments.out else ""
+    print_message(f"lost another process ({first_line(error)[:200]}){again}")
+    os._exit(1)
+
+
+def _divergence(done: Experiment) -> str:
+    """Return how many seeds became non-finite, and when the first did."""
+    import numpy as np
+
+    finite = done.metrics["finite"].astype(bool)
+    diverged = np.flatnonzero(~finite.all(axis=1))
+    first = int(finite[diverged].argmin(axis=1).min())
+    stopped = "stopped: " if len(diverged) == len(finite) else ""
+    counts = f"{len(diverged)} of {len(finite)} seeds, first in iteration {first}"
+    return f"{stopped}honest agents became non-finite in {counts}"

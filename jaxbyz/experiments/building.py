@@ -1,0 +1,75 @@
+"""Build the algorithm that a configuration describes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import optax
+
+from jaxbyz.algorithms import Algorithm, algorithms
+from jaxbyz.components import make_agreement, make_attack, make_rule
+from jaxbyz.environments import make_environment
+from jaxbyz.experiments.config import Config, page_of, rule_spec
+from jaxbyz.policies.networks import mlp_policy
+from jaxbyz.protocol.agreements import Agreement
+from jaxbyz.protocol.schedules import schedules
+from jaxbyz.rules import check_rule
+
+
+def agreement_of(config: Config) -> Agreement | None:
+    """Return the agreement that the options name, or None for `"none"`."""
+    agreement = make_agreement(config.agreement, config.agents, config.byzantine, config.kappa_rounds())
+    return None if agreement is None else agreement._replace(tolerance=config.tolerance)
+
+
+def build(config: Config, iterations: int | None = None) -> Algorithm:
+    """Return the algorithm of a configuration, with its environment, policy, rules and attack.
+
+    Args:
+        config: a checked configuration.
+        iterations: the length of the run, over which the step size decays if `eta_end` is given.
+    """
+    K, f = config.agents, config.byzantine
+    environment = make_environment(config.env)
+    policy = mlp_policy(
+        environment,
+        config.hidden,
+        config.activation,
+        config.output_activation,
+        output_scale=config.output_scale,
+        initialiser=config.initialiser,
+    )
+    if config.start == "shared":
+        policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
+    aggregator, agreement = make_rule(rule_spec(config), K, f), agreement_of(config)
+    check_rule(aggregator, K, policy.size)
+    if agreement is not None:
+        check_rule(agreement.rule, K, policy.size)
+    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
+    parts: dict[str, Any] = {
+        "agents": K,
+        "byzantine": f,
+        "aggregator": aggregator,
+        "agreement": agreement,
+        "optimizer": getattr(optax, config.optimizer)(eta),
+        "attack": make_attack(config.attack, K, f),
+        "schedule": schedules[config.schedule].build(K, f),
+        "page": page_of(config),
+        "p": config.p,
+        "period": config.period,
+        "unsafe": config.unsafe,
+    }
+    factory = algorithms[config.algorithm].factory
+    parameters = inspect.signature(factory).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        parts = {name: part for name, part in parts.items() if name in parameters}
+    return factory(environment, policy, **parts)
+
+
+def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:
+    """Draw initial parameters from a seed instead of the run's key."""
+    return init(jax.random.key(seed))

@@ -1,0 +1,70 @@
+"""Evaluate trained policies on fresh episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from jaxbyz.algorithms import Algorithm
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.plan import cached_algorithm
+from jaxbyz.sampling.rollout import collect
+
+EVALUATION_STREAM = 2**32 - 1  # larger than any index that training folds into the same key
+
+
+def evaluate(
+    config: Config, parameters: np.ndarray, episodes: int, seed: int = 0, greedy: bool = False
+) -> dict[str, np.ndarray]:
+    """Run fresh episodes with trained parameters.
+
+    Args:
+        config: the configuration of the run.
+        parameters: `[seeds, D]`, one policy per seed.
+        episodes: the number of episodes per seed.
+        seed: the seed of the episodes.
+        greedy: take the most likely action instead of drawing one.
+
+    Returns:
+        `returns` and `length`, `[seeds, episodes]` each.
+    """
+    algorithm = cached_algorithm(config)
+    if parameters.shape[-1] != algorithm.policy.size:
+        raise UsageError(
+            f"parameters of size {parameters.shape[-1]} do not fit a policy of size {algorithm.policy.size}"
+        )
+    play = _player(algorithm, episodes, config.horizon, greedy)
+    return {name: np.asarray(x) for name, x in play(parameters, evaluation_keys(seed, len(parameters))).items()}
+
+
+@lru_cache(maxsize=16)
+def _player(algorithm: Algorithm, episodes: int, horizon: int, greedy: bool) -> Callable[..., dict[str, Any]]:
+    """Return the compiled function `(parameters [seeds, D], keys [seeds]) -> returns and lengths`."""
+    policy, environment = algorithm.policy, algorithm.environment
+    if greedy:
+        policy = policy._replace(sample=_most_likely(policy.sample, environment.actions.discrete))
+
+    def play(parameters: Any, keys: Any) -> dict[str, Any]:
+        played = collect(environment, policy, parameters, keys, episodes, horizon)
+        return {"returns": played.returns, "length": played.lengths}
+
+    return jax.jit(play)
+
+
+def evaluation_keys(seed: int, runs: int) -> PRNGKeyArray:
+    """Return keys `[runs]` for fresh episodes; training with the same seed uses none of them."""
+    return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), runs)
+
+
+def _most_likely(sample: Callable[..., Any], discrete: bool) -> Callable[..., Any]:
+    """Return a function with the signature of `Policy.sample` that takes the most likely action."""
+    if discrete:
+        return lambda log_probs, u: jnp.argmax(log_probs, axis=0).astype(jnp.int32)
+    return lambda distribution, z: sample(distribution, jnp.zeros_like(z))

@@ -1,0 +1,75 @@
+"""What a run has measured so far: its metrics, which seeds are finite, and their last finite policies."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxbyz import training
+from jaxbyz.algorithms import Metrics
+from jaxbyz.experiments.config import Config, traits_of
+from jaxbyz.experiments.reporters import Progress
+
+
+class History:
+    """The record of a run, extended after every segment.
+
+    Attributes:
+        parts: the metrics `[seeds, n]` of consecutive groups of iterations.
+        finite: `[seeds]`, whether a seed has been finite throughout.
+        policy: `last`, `sampled` and `best`, `[seeds, K, D]` each. A seed that became non-finite keeps the policies of
+            the end of the last segment before that, or NaN if there is none.
+        steps: the environment steps of all agents and seeds.
+    """
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.parts: list[Metrics] = []
+        self.finite = np.ones(config.seeds, bool)
+        self.policy: dict[str, np.ndarray] = {}
+        self.steps = 0.0
+
+    def add(self, metrics: Metrics, runs: training.Run) -> None:
+        """Append the metrics `[seeds, n]` of the next n iterations, after which the runs are in this state."""
+        self.parts.append(metrics)
+        self.steps += environment_steps(self.config, metrics)
+        self.finite &= np.all(metrics.finite, axis=1)
+        if self.finite.any():
+            outputs = {"last": runs.state.parameters, "sampled": runs.outputs.sampled, "best": runs.outputs.best}
+            self.policy = {
+                name: np.where(self.finite[:, None, None], values, self.policy.get(name, np.float32(np.nan)))
+                for name, values in training.to_host(outputs).items()
+            }
+
+    def merge(self) -> Metrics:
+        """Join all parts into one and return it."""
+        self.parts = [jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *self.parts)]
+        return self.parts[0]
+
+    def metrics(self) -> dict[str, np.ndarray]:
+        """Return all metrics by name, with the cumulative number of trajectories per agent as `trajectories`."""
+        return _with_trajectories(self.merge())
+
+    def progress(self, iterations: int) -> Progress:
+        """Return what reporters are told after a segment of a run of this many iterations."""
+        earlier, latest = self.parts[:-1], _with_trajectories(self.parts[-1])
+        latest["trajectories"] += sum(part.batch.sum(axis=1, keepdims=True) for part in earlier)
+        return Progress(
+            iteration=sum(part.returns.shape[1] for part in self.parts),
+            iterations=iterations,
+            trajectories=int(latest["trajectories"][0, -1]),
+            honest_return=float(np.mean(latest["returns"][:, -1])),
+            steps=self.steps,
+            metrics=latest,
+        )
+
+
+def _with_trajectories(metrics: Metrics) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(values) for name, values in metrics._asdict().items()}
+    return {**arrays, "trajectories": np.cumsum(arrays["batch"], axis=1)}
+
+
+def environment_steps(config: Config, metrics: Metrics) -> float:
+    """Estimate the steps of all agents and seeds in these iterations from the mean length of honest episodes."""
+    server_only = traits_of(config).server_samples & (np.asarray(metrics.coin) == 0)
+    return float(np.sum(metrics.length * metrics.batch * np.where(server_only, 1, config.agents)))

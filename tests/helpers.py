@@ -1,0 +1,69 @@
+"""Helpers that several test files share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+
+
+class StopAt:
+    """A reporter that sends this process a signal once, when a run reaches an iteration."""
+
+    def __init__(self, iteration: int, number: int = signal.SIGTERM):
+        self.iteration, self.number, self.sent = iteration, number, False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def update(self, progress):
+        if progress.iteration >= self.iteration and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), self.number)
+
+
+def flags(options: dict) -> list[str]:
+    """Options of `Config` as command-line arguments."""
+
+    def text(value):
+        return ",".join(map(str, value)) if isinstance(value, tuple) else value
+
+    return [f"--{name.replace('_', '-')}={text(value)}" for name, value in options.items()]
+
+
+def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
+    """Start Python with the compilation cache of these tests; standard error goes to standard output."""
+    settings = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+    }
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env={**os.environ, **settings, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    """Wait for a process, check its exit code, and return its output."""
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == code, output
+    return output
+
+
+def assert_same_run(a, b) -> None:
+    """Two experiments have bitwise equal metrics and policies."""
+    for one, other in ((a.metrics, b.metrics), (a.policy, b.policy)):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
