@@ -21,15 +21,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
 from jaxbyz.attacks import View, attacks, honest_mean, honest_std
-from jaxbyz.certify.names import AGREEMENT, every_rule, named_rule
+from jaxbyz.certify.rule_names import AGREEMENT, every_rule, named_rule
 from jaxbyz.protocol.agreements import diameter
 from jaxbyz.protocol.communication import received
 from jaxbyz.rules import Receiver
 
 K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 128
 FOUND = "gradient-found"
-quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def inputs(seed: int) -> tuple[jax.Array, jax.Array]:
@@ -84,7 +84,7 @@ def damages(name: str, seed: int = 0) -> dict[str, float]:
         gaps = answers - honest_mean(x, mask)[None, None]
         return jnp.mean(jnp.linalg.norm(gaps, axis=-1), axis=1) / spread
 
-    program = quick_jit(lambda keys, x, masks: jax.lax.map(lambda args: on_one_input(*args), (keys, x, masks)))
+    program = fast_compiling_jit(lambda keys, x, masks: jax.lax.map(lambda args: on_one_input(*args), (keys, x, masks)))
     x, masks = inputs(seed)
     values = np.asarray(program(jax.random.split(jax.random.key(seed), INPUTS), x, masks), np.float64)
     values = np.where(np.isnan(values), np.inf, values)  # an answer that is no number is damage without bound

@@ -28,8 +28,9 @@ from jaxtyping import Array, Float
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.algorithms import Algorithm, State, byzpg, decbyzpg
 from jaxbyz.attacks import View
-from jaxbyz.attacks.base import Forge, honest_mean
-from jaxbyz.certify.configurations import HONEST, honest_rows
+from jaxbyz.attacks.base import Forge
+from jaxbyz.attacks.honest_statistics import honest_mean
+from jaxbyz.certify.starting_inputs import HONEST_ARRANGEMENTS, honest_rows
 from jaxbyz.components import make_agreement, make_attack, make_rule
 from jaxbyz.experiments.files import write_json
 from jaxbyz.experiments.run_folder import describe_environment
@@ -336,7 +337,7 @@ def shrinking(kind: str, K: int, f: int, D: int, rounds: int) -> dict[str, np.nd
         lies[name] = cast(Forge, make_attack(f"{name}:on=parameters", K, f).parameters)
     mask, agreement = jnp.arange(K) >= K - f, make_agreement(kind, K, f, 1)
     rng = np.random.default_rng(0)
-    honest = [honest_rows(rng, what, K - f, D, f) for what in HONEST for _ in range(4)]
+    honest = [honest_rows(rng, what, K - f, D, f) for what in HONEST_ARRANGEMENTS for _ in range(4)]
     inputs = jnp.asarray([np.concatenate([x, x[:f]]) for x in honest], jnp.float32)
 
     def one(theta: Array, which: Array) -> Array:

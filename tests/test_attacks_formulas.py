@@ -181,7 +181,7 @@ def test_mimic_warmup_learns_who_stands_out() -> None:
     attack = attacks["mimic-warmup"].build(K, 2, warmup=5)
     rng = np.random.default_rng(1)
     memory = attack.init(K, D)
-    z, along = np.where(np.arange(D) % 2 == 0, 1.0, -1.0) / np.sqrt(D), np.zeros(K)
+    z, projections = np.where(np.arange(D) % 2 == 0, 1.0, -1.0) / np.sqrt(D), np.zeros(K)
     remember = jax.jit(
         lambda x, memory: attack.remember(View(x, jnp.asarray(MASK), lambda m: m[0], memory, jnp.int32(0)))
     )
@@ -193,10 +193,10 @@ def test_mimic_warmup_learns_who_stands_out() -> None:
         gaps = np.where(MASK[:, None], 0.0, x - x[~MASK].mean(0))
         w = gaps.T @ (gaps @ z)
         z = (t * z + w / np.linalg.norm(w)) / (t + 1) if t else w / np.linalg.norm(w)
-        along = along + gaps @ z
+        projections = projections + gaps @ z
         if t < 5:
             np.testing.assert_allclose(early, np.tile(H[0], (2, 1)), rtol=1e-6)
         memory = remember(jnp.asarray(x, jnp.float32), memory)
-    np.testing.assert_allclose(memory.along, along, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(memory.projections, projections, rtol=1e-4, atol=1e-4)
     assert abs(float(memory.direction @ direction)) > 0.9
     np.testing.assert_allclose(forged("mimic-warmup", warmup=5, memory=memory), np.tile(X[6], (2, 1)), rtol=1e-6)

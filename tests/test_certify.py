@@ -9,11 +9,11 @@ import math
 import numpy as np
 import pytest
 
-from jaxbyz.certify import Budget, certify, every_rule, format_table, replay
-from jaxbyz.certify.aggregators import decay, replay_aggregator
-from jaxbyz.certify.agreements import replay_agreement
-from jaxbyz.certify.bounds import contraction_bound, ratio_bound
-from jaxbyz.certify.report import rounds_to_halve
+from jaxbyz.certify import Budget, certify, every_rule, format_table, reproduce_witness
+from jaxbyz.certify.averaging_agreement import measure_round
+from jaxbyz.certify.certificates import rounds_to_halve
+from jaxbyz.certify.proved_bounds import contraction_bound, ratio_bound
+from jaxbyz.certify.robust_aggregation import error_decay, measure_ratio
 from jaxbyz.errors import UsageError
 from jaxbyz.rules import aggregators
 
@@ -34,13 +34,13 @@ def test_the_mean_is_exposed_with_a_witness(tmp_path) -> None:
     error = ((messages.mean(0) - honest.mean(0)) ** 2).sum()
     spread = ((honest[:, None] - honest[None]) ** 2).sum() / (len(honest) * (len(honest) - 1))
     assert row.C_ra == pytest.approx(error / spread * 7, rel=1e-6), "C_ra is not Definition 2's"
-    assert replay(row.witness) == pytest.approx(error / spread, rel=1e-6)
+    assert reproduce_witness(row.witness) == pytest.approx(error / spread, rel=1e-6)
 
 
 def test_plain_krum_is_exposed_and_krum_behind_bucketing_cleared() -> None:
     """Plain Krum stays as far from the mean as a message is, however few lie; with bucketing the error falls with α."""
-    assert decay("krum") < 0.1
-    assert decay("bucketing+krum") > 0.8
+    assert error_decay("krum") < 0.1
+    assert error_decay("bucketing+krum") > 0.8
     assert one("krum").reason == "error does not vanish with α"
 
 
@@ -58,7 +58,7 @@ def test_witnesses_of_random_rules_hold_when_replayed(tmp_path) -> None:
     budget = Budget(starts=24, climbers=2, steps=3)
     row = certify(["bucketing:size=2+rfa"], agents=12, byzantine=3, seed=5, budget=budget, out=tmp_path)[0]
     assert row.reason == "error without bound"
-    assert replay(row.witness) == pytest.approx(row.C_ra * 3 / 12, rel=1e-6)
+    assert reproduce_witness(row.witness) == pytest.approx(row.C_ra * 3 / 12, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_rules_beyond_their_breakdown_point_are_exposed(tmp_path) -> None:
     assert row.verdict == "broken" and row.reason == "error without bound"
     row = one("agreement/gda", agents=4, byzantine=1, out=tmp_path)
     assert row.verdict == "broken" and row.contraction > 1
-    assert replay(row.witness) == pytest.approx(row.contraction, rel=1e-6)
+    assert reproduce_witness(row.witness) == pytest.approx(row.contraction, rel=1e-6)
     assert "(f beyond its limit)" in format_table([row])
 
 
@@ -89,15 +89,15 @@ def test_mda_needs_several_rounds_to_halve() -> None:
     parameters = np.zeros((K, 1))
     mask = np.arange(K) < f
     parameters[f : 2 * f], parameters[2 * f : K - f], parameters[K - f :] = 0.0, 0.5, 1.0
-    told = np.repeat(parameters[None], 2, axis=0)
-    told[0][mask], told[1][mask] = -0.499999, 1.499999
-    witness = {"parameters": parameters, "told": told, "mask": mask, "receivers": np.array([f, K - 1])}
-    value = replay_agreement("agreement/mda", K, f, witness, "contraction")
+    forged = np.repeat(parameters[None], 2, axis=0)
+    forged[0][mask], forged[1][mask] = -0.499999, 1.499999
+    witness = {"parameters": parameters, "forged": forged, "mask": mask, "receivers": np.array([f, K - 1])}
+    value = measure_round("agreement/mda", K, f, witness, "contraction")
     assert value == pytest.approx(contraction_bound("mda", K, f, 1), abs=1e-5) == pytest.approx(0.9)
     # the others are told nothing usable and land in the middle, so the next round begins with the same picture
-    told[1][mask] = np.inf
+    forged[1][mask] = np.inf
     witness["receivers"] = np.array([f, 2 * f])
-    assert replay_agreement("agreement/mda", K, f, witness, "contraction") == pytest.approx(0.45, abs=1e-5)
+    assert measure_round("agreement/mda", K, f, witness, "contraction") == pytest.approx(0.45, abs=1e-5)
     assert rounds_to_halve(0.9) == 7 and rounds_to_halve(0.5) == 1 and rounds_to_halve(1.0) == math.inf
 
 
@@ -114,7 +114,7 @@ def test_bounds_are_the_formulas_of_the_literature() -> None:
 def test_ratio_forgets_inputs_lost_in_rounding() -> None:
     """All honest messages equal: the definition is 0 ≤ 0 there, and no ratio is made of rounding."""
     messages = np.ones((5, 3)) / 3
-    assert replay_aggregator("rfa", 5, 1, messages, np.arange(5) == 0) == 0.0
+    assert measure_ratio("rfa", 5, 1, messages, np.arange(5) == 0) == 0.0
 
 
 def test_names_cover_every_registered_aggregator() -> None:

@@ -1,28 +1,31 @@
-"""What liars do: in the environment, on gradients, on parameters; and the registry of attacks."""
+"""Attacks: in the environment, on gradients, and on parameters; and the registry of attacks."""
 
 from functools import partial
 
+from jaxbyz.attacks.alie import alie
+from jaxbyz.attacks.avg_zero import avg_zero
 from jaxbyz.attacks.base import (
     Attack,
     Interference,
     View,
     from_function,
-    honest_mean,
-    honest_squares,
-    honest_std,
-    mirror,
+    no_attack,
     on_messages,
-    same_for_all,
-    sent,
-    tried,
+    rule_output,
+    sent_by_all,
+    with_forged_rows,
 )
+from jaxbyz.attacks.constant_message import inf, nan, zero
 from jaxbyz.attacks.dissensus import dissensus
-from jaxbyz.attacks.environment import constant_action, reward_flip, reward_shuffle
+from jaxbyz.attacks.environment import constant_action, random_action, reward_flip, reward_shuffle
+from jaxbyz.attacks.fedpg_br_attacks import fedpg_br, fedpg_br_noise
 from jaxbyz.attacks.gradient_found import gradient_found
+from jaxbyz.attacks.honest_statistics import honest_mean, honest_std
+from jaxbyz.attacks.ipm import ipm, sign_flip
 from jaxbyz.attacks.line_search import opt_alie, opt_ipm
-from jaxbyz.attacks.paper import avg_zero, large_noise, no_attack, random_action
-from jaxbyz.attacks.simple import fedpg_br, fedpg_br_noise, gaussian, inf, ipm, nan, sign_flip, zero
-from jaxbyz.attacks.statistical import alie, mimic, mimic_warmup, min_max, min_sum
+from jaxbyz.attacks.mimic import mimic, mimic_warmup
+from jaxbyz.attacks.min_max import min_max, min_sum
+from jaxbyz.attacks.noise import gaussian, large_noise
 from jaxbyz.registry import Registry
 
 attacks = Registry("attack")
@@ -76,7 +79,6 @@ __all__ = [
     "gaussian",
     "gradient_found",
     "honest_mean",
-    "honest_squares",
     "honest_std",
     "inf",
     "ipm",
@@ -85,7 +87,6 @@ __all__ = [
     "mimic_warmup",
     "min_max",
     "min_sum",
-    "mirror",
     "nan",
     "no_attack",
     "on_messages",
@@ -94,9 +95,9 @@ __all__ = [
     "random_action",
     "reward_flip",
     "reward_shuffle",
-    "same_for_all",
-    "sent",
+    "rule_output",
+    "sent_by_all",
     "sign_flip",
-    "tried",
+    "with_forged_rows",
     "zero",
 ]

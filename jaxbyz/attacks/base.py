@@ -1,36 +1,37 @@
-"""What an attack is: an adversary that sees everything and acts in the environment, on gradients, on parameters.
+"""What an attack is: an adversary that sees everything and acts in the environment, on gradients and on parameters.
 
-The adversary knows every message, who is Byzantine, the rule it faces and its own memory. It decides what Byzantine
-senders say, to each receiver separately if it likes. It never alters an agent's state: the paper forbids it.
+The adversary knows every message, who is Byzantine, the rule it faces, and its own memory. It decides what Byzantine
+senders send, to each receiver separately if it likes. It never alters an agent's state: the paper forbids it.
 Whatever it returns in the rows of honest senders is ignored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxbyz.attacks.honest_statistics import honest_mean
 from jaxbyz.errors import UsageError
 
-Memory = Any  # a pytree of arrays the adversary carries from iteration to iteration; () for none
+Memory = Any  # a pytree of arrays that the adversary carries from iteration to iteration; () for none
 
 
 class View(NamedTuple):
-    """All the adversary looks at when it forges messages.
+    """All that the adversary sees when it forges messages.
 
-    messages: [K, D] what every agent would send if it were honest
-    mask:     [K] True where the sender is Byzantine
-    rule:     messages [K, D] -> [D], the aggregator or the agreement's rule that the receivers apply
-    memory:   what the attack remembered
-    step:     [] iteration t
-    trial:    (key, messages [K, D], receiver index) -> [D], the rule as any receiver would apply it under any key;
-              None when only `rule` is known
-    random:   whether the rule draws random numbers, so that what it does should be averaged over keys
-    weights:  [K, K] mixing weights W (receiver, sender) of the graph; None for all-to-all
+    Attributes:
+        messages: `[K, D]`, what every agent would send if it were honest.
+        mask: `[K]`, True where the sender is Byzantine.
+        rule: `messages [K, D] -> [D]`, the aggregator or the agreement's rule that the receivers apply.
+        memory: what the attack remembers from earlier iterations.
+        step: `[]`, the iteration t.
+        trial: `(key, messages [K, D], receiver index) -> [D]`, the rule as any receiver would apply it under any key;
+            None if only `rule` is known.
+        random: whether the rule draws random numbers, so that its effect should be averaged over keys.
+        weights: `[K, K]`, the mixing weights W (receiver, sender) of the graph; None for all-to-all.
     """
 
     messages: Float[Array, "K D"]
@@ -42,15 +43,24 @@ class View(NamedTuple):
     random: bool = False
     weights: Array | None = None
 
+    @property
+    def averages_over_keys(self) -> bool:
+        """Whether the effect of a lie has to be, and can be, averaged over keys of the rule."""
+        return self.random and self.trial is not None
 
+
+# (key, view, receiver index) -> [K, D], what each sender sends to that receiver
 Forge = Callable[[PRNGKeyArray, View, Int[Array, ""]], Float[Array, "K D"]]
 
 
 class Interference(NamedTuple):
-    """What a Byzantine agent does wrong in its own environment, before it honestly computes its estimate.
+    """What a Byzantine agent does wrong in its own environment, before it computes its estimate as prescribed.
 
-    act:     (uniform draws [..., n], action) -> action, at every step; n numbers in [0, 1) per action dimension
-    rewards: (key, rewards [T, M], alive [T, M]) -> rewards [T, M], after the episodes; zero where not alive
+    Attributes:
+        act: `(draws [..., n], action) -> action`, applied at every step; draws are uniform in [0, 1), one per action
+            dimension.
+        rewards: `(key, rewards [T, M], alive [T, M]) -> rewards [T, M]`, applied after the episodes; the result is zero
+            where an episode is not alive.
     """
 
     act: Callable[[Array, Array], Array] | None = None
@@ -58,13 +68,15 @@ class Interference(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Pure functions; None means the Byzantine agents behave in that place.
+    """The pure functions of an attack. None means that Byzantine agents behave honestly in that place.
 
-    gradients, parameters: (key, view, receiver index) -> [K, D], what each sender tells that receiver
-    interfere:   action space -> Interference
-    equivocates: forged messages depend on the receiver; when False they are made, and aggregated, once for all
-    init:        (K, D) -> memory
-    remember:    view of the gradient messages -> memory, once an iteration
+    Attributes:
+        gradients: forges the gradient messages.
+        parameters: forges the parameters that are sent during the agreement.
+        interfere: `action space -> Interference`.
+        equivocates: whether forged messages depend on the receiver. If not, they are forged and aggregated only once.
+        init: `(K, D) -> memory`.
+        remember: `view of the gradient messages -> memory`, called once per iteration.
     """
 
     gradients: Forge | None = None
@@ -79,19 +91,24 @@ class Attack(NamedTuple):
         return None if self.interfere is None else self.interfere(actions)
 
 
-def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> Attack:
-    """A user's plain function as an attack on gradients: `(key, messages [K, D], mask [K])` to what is sent.
+def no_attack() -> Attack:
+    """Byzantine agents behave honestly: for baselines."""
+    return Attack()
 
-    It returns [K, D] when every receiver gets the same, or [K, K, D] (receiver, sender) when it equivocates.
+
+def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> Attack:
+    """Make an attack on gradients from a plain function `(key, messages [K, D], mask [K]) -> messages`.
+
+    The function returns `[K, D]` if every receiver gets the same, or `[K, K, D]` (receiver, sender) if it equivocates.
     """
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        sent = function(key, view.messages, view.mask)
-        shape, (K, D) = sent.shape, view.messages.shape
+        forged = function(key, view.messages, view.mask)
+        shape, (K, D) = forged.shape, view.messages.shape
         if shape not in ((K, D), (K, K, D)):
             name = getattr(function, "__name__", repr(function))
             raise UsageError(f"attack {name!r} returned shape {shape}: it must be {(K, D)} or {(K, K, D)}")
-        return sent if sent.ndim == 2 else sent[receiver]
+        return forged if forged.ndim == 2 else forged[receiver]
 
     return Attack(gradients=forge, equivocates=True)
 
@@ -99,78 +116,77 @@ def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> At
 Place = Literal["gradients", "parameters", "both"]
 
 
-def on_messages(forge: Forge, on: Place, *, equivocates: bool = False, mirrored: bool = False, **rest: Any) -> Attack:
-    """An attack that forges with one function in the places named by `on`; `mirrored` wraps it in `mirror`."""
-    if on not in ("gradients", "parameters", "both"):
-        raise UsageError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
-    if mirrored:
-        forge, equivocates = mirror(forge), True
+def check_place(on: str) -> None:
+    """Refuse a value of the option `on` that is not a place where messages can be forged."""
+    if on not in get_args(Place):
+        raise UsageError(f"on={on!r}: must be 'gradients', 'parameters' or 'both'")
+
+
+def on_messages(
+    forge: Forge, on: Place, *, equivocates: bool = False, mirror_for_half: bool = False, **functions: Any
+) -> Attack:
+    """Make an attack that forges messages with one function.
+
+    Args:
+        forge: what is sent.
+        on: which messages are forged.
+        equivocates: whether `forge` depends on the receiver.
+        mirror_for_half: wrap `forge` in `mirrored_for_half`.
+        **functions: other functions of the `Attack`.
+    """
+    check_place(on)
+    if mirror_for_half:
+        forge, equivocates = mirrored_for_half(forge), True
     return Attack(
         gradients=forge if on != "parameters" else None,
         parameters=forge if on != "gradients" else None,
         equivocates=equivocates,
-        **rest,
+        **functions,
     )
 
 
-def mirror(forge: Forge) -> Forge:
-    """Tell every second honest receiver the lie's mirror image about the honest mean: x to one, 2μ − x to the next.
+def mirrored_for_half(forge: Forge) -> Forge:
+    """Send every second honest receiver the mirror image about the honest mean: 2μ − x instead of x.
 
-    The two halves of the honest agents are pulled in opposite directions, which no rule can see from the messages
-    of one receiver. Receivers are counted among the honest, so the halves are even for every mask.
+    The two halves of the honest agents are pulled in opposite directions, which no rule can see from the messages of
+    one receiver. Receivers are counted among the honest agents, so the halves are even for every mask.
     """
 
     def forged(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        lie = forge(key, view, receiver)
-        odd = jnp.cumsum(~view.mask)[receiver] % 2 == 0
-        return jnp.where(odd, 2.0 * honest_mean(view.messages, view.mask)[None] - lie, lie)
+        rows = forge(key, view, receiver)
+        mirrored = jnp.cumsum(~view.mask)[receiver] % 2 == 0
+        return jnp.where(mirrored, 2.0 * honest_mean(view.messages, view.mask)[None] - rows, rows)
 
     return forged
 
 
-def same_for_all(row: Float[Array, " D"], view: View) -> Float[Array, "K D"]:
-    """One forged row said by every Byzantine sender; a broadcast, so nothing is copied."""
+def sent_by_all(row: Float[Array, " D"], view: View) -> Float[Array, "K D"]:
+    """Return `[K, D]` messages in which every sender sends the same row."""
     return jnp.broadcast_to(row, view.messages.shape)
 
 
-def sent(view: View, forged: Float[Array, "K D"]) -> Float[Array, "K D"]:
-    """What goes over the wire: forged rows of Byzantine senders, true rows of honest ones."""
+def with_forged_rows(view: View, forged: Float[Array, "K D"]) -> Float[Array, "K D"]:
+    """Return what receivers get: the forged rows of Byzantine senders and the true rows of honest ones."""
     return jnp.where(view.mask[:, None], forged, view.messages)
 
 
-def tried(
+def rule_output(
     view: View, messages: Float[Array, "K D"], *, key: PRNGKeyArray | None = None, receiver: Array | None = None
 ) -> Float[Array, " D"]:
-    """[D] what an honest receiver would make of these messages: the first honest one, unless `receiver` says who.
+    """Return what an honest receiver would compute from these messages.
 
-    Where the view knows the rule only as its first agent applies it, the receiver's row changes places with row 0,
-    which is the same thing for every rule that does not live on a graph.
+    If the view only knows the rule as agent 0 applies it, the receiver's row changes places with row 0; this is
+    equivalent for every rule that does not live on a graph.
+
+    Args:
+        view: what the adversary sees.
+        messages: `[K, D]`, one row per sender.
+        key: random key of the rule.
+        receiver: `[]`, the index of the receiver; by default the first honest agent.
     """
     receiver = jnp.argmin(view.mask) if receiver is None else receiver
     if view.trial is not None and key is not None:
         return view.trial(key, messages, receiver)
-    places = jnp.arange(messages.shape[0])
-    swapped = jnp.where(places == 0, receiver, jnp.where(places == receiver, 0, places))
+    index = jnp.arange(messages.shape[0])
+    swapped = jnp.where(index == 0, receiver, jnp.where(index == receiver, 0, index))
     return view.rule(messages[swapped])
-
-
-def honest_mean(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, " D"]:
-    """Mean over senders that are not Byzantine."""
-    honest = (~mask).astype(messages.dtype)
-    total = jnp.sum(jnp.where(mask[:, None], 0.0, messages), axis=0)
-    return total / jnp.maximum(jnp.sum(honest), 1.0)
-
-
-def honest_std(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, " D"]:
-    """Coordinate-wise standard deviation over senders that are not Byzantine."""
-    gaps = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask)[None])
-    return jnp.sqrt(jnp.sum(gaps * gaps, axis=0) / jnp.maximum(jnp.sum(~mask), 1))
-
-
-def honest_squares(messages: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, "K K"]:
-    """[K, K] ‖x_i − x_j‖² for pairs of senders that are not Byzantine, zero elsewhere."""
-    y = jnp.where(mask[:, None], 0.0, messages - honest_mean(messages, mask)[None])
-    gram = jnp.matmul(y, y.T, precision=jax.lax.Precision.HIGHEST)
-    norms = jnp.diagonal(gram)
-    both = ~mask[:, None] & ~mask[None]
-    return jnp.where(both, jnp.maximum(norms[:, None] + norms[None] - 2.0 * gram, 0.0), 0.0)

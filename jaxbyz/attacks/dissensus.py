@@ -1,19 +1,25 @@
-"""Attacks on agreement: lies that differ per receiver and keep honest parameters apart."""
+"""Dissensus: messages that differ per receiver and keep honest parameters from coming together."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages
+from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
 
 
 def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
-    """Undo gossip: receiver i is told x_i − ε·Σ_{j honest} W_ij (x_j − x_i) / Σ_{b Byzantine} W_ib.
+    """Undo gossip: receiver i is sent x_i − ε·Σ_{j honest} W_ij (x_j − x_i) / Σ_{b Byzantine} W_ib.
 
-    Under plain averaging with weights W, ε = 1 cancels everything i learns from its honest neighbours and ε > 1
-    drives it away from them. W is the graph's where the view has one, all-to-all otherwise. On parameters by default;
-    it equivocates. He, Karimireddy & Jaggi 2022.
+    W are the graph's mixing weights if the view has any, and equal weights otherwise.
+
+    Args:
+        epsilon: under plain averaging with weights W, ε = 1 cancels everything that i learns from its honest
+            neighbours, and ε > 1 drives it away from them.
+        on: which messages are forged.
+
+    References:
+        He, Karimireddy and Jaggi, Byzantine-robust decentralized learning via ClippedGossip, 2022.
     """
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
@@ -23,6 +29,6 @@ def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
         byzantine = jnp.sum(weights) - jnp.sum(honest)
         own = x[receiver]
         pull = honest @ (x - own[None]) / jnp.where(byzantine > 0, byzantine, 1.0)
-        return jnp.broadcast_to(own - epsilon * pull, x.shape)
+        return sent_by_all(own - epsilon * pull, view)
 
     return on_messages(forge, on, equivocates=True)

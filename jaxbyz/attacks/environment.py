@@ -1,4 +1,4 @@
-"""What a Byzantine agent does wrong in its own environment, before it honestly computes its estimate."""
+"""Attacks in the environment: Byzantine agents act or record rewards wrongly, then compute estimates as prescribed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from jaxbyz.attacks.base import Attack, Interference
 from jaxbyz.errors import UsageError
 
 
-def constant_action(*, action: float = 0.0) -> Attack:
-    """Byzantine agents always take the same action: a stuck actuator.
+def random_action() -> Attack:
+    """RandomAction of the paper: Byzantine agents act uniformly at random and send the resulting estimate."""
+    return Attack(interfere=lambda space: Interference(act=space.uniform_action))
 
-    Discrete actions: number ⌊action⌋, at most n − 1. Continuous: low + action·(high − low), action in [0, 1].
+
+def constant_action(*, action: float = 0.0) -> Attack:
+    """Byzantine agents always take the same action, as with a stuck actuator.
+
+    Args:
+        action: with discrete actions, number ⌊action⌋, at most n − 1; with continuous actions, a fraction in [0, 1] of
+            the range: low + action·(high − low).
     """
     if action < 0:
-        raise UsageError(f"action={action}: at least 0")
+        raise UsageError(f"action={action}: must be at least 0")
 
     def interfere(space: Any) -> Interference:
         if not space.discrete and action > 1:
             raise UsageError(f"action={action}: a continuous action is a fraction of the range, between 0 and 1")
 
-        def act(u: Array, chosen: Array) -> Array:
+        def act(draws: Array, chosen: Array) -> Array:
             if space.discrete:
                 return jnp.full_like(chosen, min(int(action), int(space.n) - 1))
             low, high = jnp.asarray(space.low), jnp.asarray(space.high)
@@ -36,7 +43,7 @@ def constant_action(*, action: float = 0.0) -> Attack:
 
 
 def reward_flip(*, scale: float = 1.0) -> Attack:
-    """Byzantine agents learn from −scale·r: an estimate of the right size that points the wrong way."""
+    """Byzantine agents learn from −scale·r: their estimate has the right size and points the wrong way."""
 
     def flip(key: PRNGKeyArray, rewards: Array, alive: Array) -> Array:
         return -scale * jnp.where(alive, rewards, 0.0)
@@ -45,16 +52,16 @@ def reward_flip(*, scale: float = 1.0) -> Attack:
 
 
 def reward_shuffle() -> Attack:
-    """Byzantine agents permute the rewards of each episode over its steps: credit goes to the wrong actions.
+    """Byzantine agents permute the rewards within each episode, so that the wrong actions get the credit.
 
-    The return from the start is unchanged without discounting. Where every step earns the same (CartPole) nothing
-    changes.
+    Without discounting, the return of the episode is unchanged. Nothing changes at all if every step earns the same
+    reward, as in CartPole.
     """
 
     def shuffle(key: PRNGKeyArray, rewards: Array, alive: Array) -> Array:
         draws = jnp.where(alive, jax.random.uniform(key, rewards.shape), 2.0)
-        source = jnp.argsort(draws, axis=0)  # the living steps first, in random order
-        target = jnp.argsort(~alive, axis=0, stable=True)  # the living steps first, in order
+        source = jnp.argsort(draws, axis=0)  # the steps alive in random order, then the others
+        target = jnp.argsort(~alive, axis=0, stable=True)  # the steps alive in order, then the others
         drawn = jnp.take_along_axis(jnp.where(alive, rewards, 0.0), source, axis=0)
         return jnp.put_along_axis(jnp.zeros_like(rewards), target, drawn, axis=0, inplace=False)
 

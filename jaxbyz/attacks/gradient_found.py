@@ -1,4 +1,4 @@
-"""The gradient-found attack: lies improved by differentiating through the very rule they must deceive."""
+"""The gradient-found attack: forged messages improved by differentiating through the rule that they must deceive."""
 
 from __future__ import annotations
 
@@ -9,35 +9,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxbyz.attacks.base import (
-    Attack,
-    Forge,
-    Place,
-    View,
-    honest_mean,
-    honest_squares,
-    honest_std,
-    same_for_all,
-    sent,
-    tried,
-)
-from jaxbyz.attacks.line_search import SAMPLES, length, scales
-from jaxbyz.attacks.statistical import DIRECTIONS, alie_z, furthest_by_max, furthest_by_sum, perturbation
+from jaxbyz.attacks.ascent import Climber, ascend
+from jaxbyz.attacks.base import Attack, Forge, Place, View, check_place, rule_output, with_forged_rows
+from jaxbyz.attacks.gradient_found_starts import families_of_starts
+from jaxbyz.attacks.honest_statistics import honest_mean, honest_squared_distances, honest_std, overflow_safe_norm
 from jaxbyz.errors import UsageError
 
 OBJECTIVES = ("distance", "inner", "diameter")
-FAR = 1e4  # how far the ascent may carry a lie, in honest spreads; starts may lie farther
-JUDGES = 64  # fresh keys on which the finalists meet when the rule draws random numbers
+FARTHEST = 1e4  # how far the ascent may carry a message, in honest spreads; starts may be farther away
+SEARCH_KEYS = 8  # draws over which the damage to a random rule is averaged during the search
+FINAL_KEYS = 64  # draws on which the finalists are compared if the rule is random
 Damage = Callable[[Float[Array, "G K D"]], Float[Array, ""]]
 
 
-class Climber(NamedTuple):
-    """One restart: lies [G, K, D] in honest spreads from the honest mean, their damage [], its slope, step []."""
+class Effort(NamedTuple):
+    """The options of the search, as `gradient_found` explains them."""
 
-    lies: Float[Array, "G K D"]
-    value: Float[Array, ""]
-    slope: Float[Array, "G K D"]
-    step: Float[Array, ""]
+    steps: int
+    restarts: int
+    reach: float | None
 
 
 def gradient_found(
@@ -48,228 +38,183 @@ def gradient_found(
     reach: float | None = None,
     on: Place = "both",
 ) -> Attack:
-    """The most damaging lies that projected gradient ascent through the rule in use finds; no fixed attack does more.
+    """Send the most damaging messages that projected ascent through the rule in use finds.
 
-    maximise damage(z) over the Byzantine rows z_b, ‖z_b − μ‖ ≤ reach·s, s² = (1/h) Σ_i ‖x_i − μ‖² the honest spread
+    Maximises damage(z) over the Byzantine rows z_b with ‖z_b − μ‖ ≤ reach·s, where s² = (1/h) Σ_i ‖x_i − μ‖² is the
+    squared honest spread. With a the aggregate of what is sent, `objective` defines the damage:
 
-    Damage by `objective`, with a the aggregate of what is sent:
-    distance:  ‖a − μ‖ (default on gradients)
-    inner:     −⟨a, μ⟩/‖μ‖
-    diameter:  ‖a_i − a_j‖, the distance of two honest receivers afterwards, each told its own lies; i and j are the two
-               farthest apart before, and the others are told what the nearer of the two is (default on parameters)
+    - distance: ‖a − μ‖ (default on gradients).
+    - inner: −⟨a, μ⟩/‖μ‖.
+    - diameter: ‖a_i − a_j‖ of two honest receivers, each of which is sent its own messages (default on parameters).
+      They are the two that are farthest apart before; every other receiver is sent what the nearer of the two is sent.
 
-    Starts are all fixed attacks of this package, the whole grids of optimal IPM and ALIE, a copy of every honest
-    message, and a message too far to be used. The best of each family climbs, `restarts` climbers in one batch for
-    `steps` steps: along the normalised gradient, along gradient plus noise, or in or out along the ray from μ, in
-    turn. A step is taken only if it does more damage, and its length adapts; so rules that select (Krum, MDA), whose
-    gradient lives on the selected rows only, are searched up to the edge where the selection changes. Every start is
-    a candidate for the answer, hence damage is never below that of the best start; for a rule that draws random
-    numbers that holds on average, as the adversary has only keys of its own. `reach=None` leaves the starts where they
-    are; against a rule without a bound, such as the mean, the answer is then as large as numbers go.
+    The search starts from all fixed attacks of this package, the grids of optimal IPM and ALIE, a copy of every honest
+    message, and a message that is too large to be used. Climbers start at the best of each family and propose, in turn,
+    a step along the gradient, one along gradient plus noise, and one outwards and one inwards on the ray from μ
+    (`jaxbyz.attacks.ascent`). Every start is a candidate, so damage is never below that of the best fixed attack; for a
+    random rule this holds on average, because the adversary does not know the rule's key.
 
-    Cost: about 80 + K + restarts·steps applications of the rule, one backward pass each in the climb.
+    Costs about 80 + K + restarts·steps applications of the rule, the latter with a backward pass.
+
+    Args:
+        objective: the damage to maximise.
+        steps: steps of each climber; 0 sends the best start.
+        restarts: the number of climbers.
+        reach: the largest distance from μ in honest spreads. None leaves the starts where they are; against a rule
+            without bound, such as the mean, the result is then as large as the number format allows.
+        on: which messages are forged.
     """
     if objective not in (None, *OBJECTIVES):
         raise UsageError(f"objective={objective!r}: one of {', '.join(OBJECTIVES)}")
     if steps < 0 or restarts < 1:
-        raise UsageError(f"steps={steps}, restarts={restarts}: at least 0 and 1")
-    if on not in ("gradients", "parameters", "both"):
-        raise UsageError(f"on={on!r}: one of 'gradients', 'parameters', 'both'")
-
-    def forge(goal: str) -> Forge:
-        def forged(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-            return _found(key, view, receiver, goal, steps, restarts, reach)
-
-        return forged
-
-    gradients, parameters = objective or "distance", objective or "diameter"
+        raise UsageError(f"steps={steps}, restarts={restarts}: must be at least 0 and 1")
+    check_place(on)
+    effort = Effort(steps, restarts, reach)
+    on_gradients = None if on == "parameters" else objective or "distance"
+    on_parameters = None if on == "gradients" else objective or "diameter"
     return Attack(
-        gradients=forge(gradients) if on != "parameters" else None,
-        parameters=forge(parameters) if on != "gradients" else None,
-        equivocates="diameter" in (gradients if on != "parameters" else "", parameters if on != "gradients" else ""),
+        gradients=None if on_gradients is None else _forge(on_gradients, effort),
+        parameters=None if on_parameters is None else _forge(on_parameters, effort),
+        equivocates="diameter" in (on_gradients, on_parameters),
     )
 
 
-def _found(
-    key: PRNGKeyArray, view: View, receiver: Array, goal: str, steps: int, restarts: int, reach: float | None
-) -> Float[Array, "K D"]:
-    key_damage, key_climb, key_judge = jax.random.split(jax.random.fold_in(key, 1), 3)
-    mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
-    ends = farthest_pair(view)
-    damage = damage_of(key_damage, view, goal, ends, 2 * SAMPLES)
-    random = view.random and view.trial is not None
-    judge = damage_of(key_judge, view, goal, ends, JUDGES) if random else None
-    families = [(rows - mean[None, None]) / spread for rows in starts(key, view, huge=reach is None)]
-    if goal == "diameter":  # one half is told the lie, the other its mirror image
-        families = [jnp.stack([rows, -rows], axis=1) for rows in families]
-    else:
-        families = [rows[:, None] for rows in families]
-    limit = FAR if reach is None else reach
-    if reach is not None:
-        families = [project(rows, reach) for rows in families]
-    lies = climb(key_climb, damage, families, view.mask, steps, restarts, limit, judge)
-    if goal != "diameter":
-        return mean[None] + spread * lies[0]
-    own = view.messages[receiver]
-    gaps = jnp.sum((view.messages[ends] - own[None]) ** 2, axis=1)
-    second = jnp.where(gaps[0] == gaps[1], receiver % 2 == 1, gaps[1] < gaps[0])
-    return mean[None] + spread * jnp.where(second, lies[1], lies[0])
+def _forge(objective: str, effort: Effort) -> Forge:
+    """Return the function that forges messages. Inside, they are measured from μ in honest spreads."""
+    reach = effort.reach
+
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        key_damage, key_climb, key_final = jax.random.split(jax.random.fold_in(key, 1), 3)
+        mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
+        pair = farthest_pair(view)
+        damage = damage_function(key_damage, view, objective, pair, SEARCH_KEYS)
+        final_damage = (
+            damage_function(key_final, view, objective, pair, FINAL_KEYS) if view.averages_over_keys else None
+        )
+        families = [(rows - mean[None, None]) / spread for rows in families_of_starts(key, view, huge=reach is None)]
+        if objective == "diameter":  # one receiver of the pair starts with the message, the other with its mirror image
+            families = [jnp.stack([rows, -rows], axis=1) for rows in families]
+        else:
+            families = [rows[:, None] for rows in families]
+        if reach is not None:
+            families = [project(rows, reach) for rows in families]
+        best = search(key_climb, damage, final_damage, families, view.mask, effort)
+        if objective != "diameter":
+            return mean[None] + spread * best[0]
+        distances = jnp.sum((view.messages[pair] - view.messages[receiver][None]) ** 2, axis=1)
+        second = jnp.where(distances[0] == distances[1], receiver % 2 == 1, distances[1] < distances[0])
+        return mean[None] + spread * jnp.where(second, best[1], best[0])
+
+    return forge
 
 
 def honest_spread(view: View) -> Float[Array, ""]:
-    """[] s = √((1/h) Σ ‖x_i − μ‖²) of honest messages; their mean's norm, or one, where they all agree."""
-    mean = honest_mean(view.messages, view.mask)
+    """Return s = √((1/h) Σ ‖x_i − μ‖²) of the honest messages; if they are all equal, ‖μ‖, or 1 if that is zero."""
     spread = jnp.linalg.norm(honest_std(view.messages, view.mask))
-    norm = jnp.linalg.norm(mean)
+    norm = jnp.linalg.norm(honest_mean(view.messages, view.mask))
     return jnp.where(spread > 0, spread, jnp.where(norm > 0, norm, 1.0))
 
 
 def farthest_pair(view: View) -> Int[Array, " 2"]:
-    """[2] the two honest agents farthest apart; the first honest one twice when all agree."""
-    squares = honest_squares(view.messages, view.mask)
+    """Return the two honest agents that are farthest apart; twice the first honest agent if all are equal."""
+    squares = honest_squared_distances(view.messages, view.mask)
     K = squares.shape[0]
     pair = jnp.argmax(squares)
-    first = jnp.argmin(view.mask)
-    return jnp.where(jnp.max(squares) > 0, jnp.stack([pair // K, pair % K]), first)
+    return jnp.where(jnp.max(squares) > 0, jnp.stack([pair // K, pair % K]), jnp.argmin(view.mask))
 
 
-def damage_of(key: PRNGKeyArray, view: View, goal: str, ends: Int[Array, " 2"], samples: int) -> Damage:
-    """lies [G, K, D] (honest spreads from μ) -> damage [] in honest spreads; infinite if the answer is not finite."""
+def damage_function(key: PRNGKeyArray, view: View, objective: str, pair: Int[Array, " 2"], draws: int) -> Damage:
+    """Return the damage of forged messages `[G, K, D]`, in honest spreads; infinite if the aggregate is not finite.
+
+    Args:
+        key: random key of the rule, as the adversary guesses it.
+        view: what the adversary sees.
+        objective: one of `OBJECTIVES`; G is 2 for "diameter" and 1 for the others.
+        pair: `[2]`, the receivers whose distance is the diameter.
+        draws: the number of keys over which damage to a random rule is averaged.
+    """
     mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
     norm = jnp.linalg.norm(mean)
-    unit = mean / jnp.where(norm > 0, norm, 1.0)
+    mean_direction = mean / jnp.where(norm > 0, norm, 1.0)
 
-    def one(key: PRNGKeyArray, lies: Array) -> Array:
-        wire = jax.vmap(lambda lie: sent(view, mean[None] + spread * lie))(lies)
-        if goal == "diameter":
-            answers = [tried(view, wire[i], key=key, receiver=ends[i]) for i in range(2)]
-            return length((answers[0] - answers[1]) / spread)
-        answer = tried(view, wire[0], key=key)
-        if goal == "inner":
-            found = -jnp.sum(answer * unit) / spread
-            return jnp.where(jnp.isfinite(found), found, jnp.inf)
-        return length((answer - mean) / spread)
+    def damage(key: PRNGKeyArray, forged: Array) -> Array:
+        messages = jax.vmap(lambda rows: with_forged_rows(view, mean[None] + spread * rows))(forged)
+        if objective == "diameter":
+            outputs = [rule_output(view, messages[i], key=key, receiver=pair[i]) for i in range(2)]
+            return overflow_safe_norm((outputs[0] - outputs[1]) / spread)
+        output = rule_output(view, messages[0], key=key)
+        if objective == "inner":
+            value = -jnp.sum(output * mean_direction) / spread
+            return jnp.where(jnp.isfinite(value), value, jnp.inf)
+        return overflow_safe_norm((output - mean) / spread)
 
-    if not (view.random and view.trial is not None):
-        return lambda lies: one(key, lies)
-    keys = jax.random.split(key, samples)
-    return lambda lies: jnp.mean(jax.vmap(one, (0, None))(keys, lies))
-
-
-def starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C K D"]]:
-    """Families of lies [C, K, D] to begin with, between them every fixed attack on messages."""
-    x, mask = view.messages, view.mask
-    mean, std = honest_mean(x, mask), honest_std(x, mask)
-    grid = scales(0.01, 100.0, 24).astype(x.dtype)
-
-    def alike(rows: Array) -> Array:
-        return jnp.broadcast_to(rows[:, None], (rows.shape[0], *x.shape))
-
-    ways = jnp.stack([perturbation(view, direction) for direction in DIRECTIONS])
-    by_max, by_sum = jax.vmap(lambda p: (furthest_by_max(view, p), furthest_by_sum(view, p)))(ways)
-    furthest = jnp.concatenate([by_max, by_sum])
-    z, f = alie_z(view), jnp.maximum(jnp.sum(mask), 1)
-    honest_total = jnp.sum(jnp.where(mask[:, None], 0.0, x), axis=0)
-    known = [-mean, -0.5 * mean, mean - z * std, mean + z * std, -honest_total / f, jnp.zeros_like(mean)]
-    noisy = noises(key, view)
-    if huge:  # finite, yet beyond what any rule may use: a wasted vote, the end of a mean
-        noisy = jnp.concatenate([noisy, jnp.full((1, *x.shape), jnp.finfo(x.dtype).max ** 0.75, x.dtype)])
-    return [
-        alike(-grid[:, None] * mean[None]),
-        alike(mean[None] - grid[:, None] * std[None]),
-        alike(mean[None] + grid[:, None] * std[None]),
-        alike(jnp.concatenate([furthest, 2.0 * mean[None] - furthest])),
-        jnp.concatenate([-x[None], alike(jnp.stack(known))]),
-        noisy,
-        alike(jnp.where(mask[:, None], mean[None], x)),
-    ]
+    if not view.averages_over_keys:
+        return lambda forged: damage(key, forged)
+    keys = jax.random.split(key, draws)
+    return lambda forged: jnp.mean(jax.vmap(damage, (0, None))(keys, forged))
 
 
-def noises(key: PRNGKeyArray, view: View) -> Float[Array, "C K D"]:
-    """[C, K, D] Gaussian at three scales and FedPG-BR's two, all from one draw: random numbers are slow to compile."""
-    x, mask = view.messages, view.mask
-    normal = jax.random.normal(key, x.shape, x.dtype)
-    apart = 1.5 * jnp.sqrt(jnp.max(honest_squares(x, ~mask)))
-    collusion = honest_mean(x, ~mask) + apart * normal[0] / jnp.linalg.norm(normal[0])
-    extent = jnp.max(x, axis=1, keepdims=True) - jnp.min(x, axis=1, keepdims=True)
-    uniform = jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))  # in (−1, 1)
-    return jnp.stack(
-        [100.0 * normal, 200.0 * normal, 1000.0 * normal, same_for_all(collusion, view), x + 3.0 * extent * uniform]
-    )
+def project(rows: Float[Array, "... D"], reach: float) -> Float[Array, "... D"]:
+    """Move every row into the ball of radius `reach` about the origin, which is the honest mean here."""
+    norms = jax.vmap(overflow_safe_norm)(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], 1)
+    return jnp.where(norms > reach, rows * (reach / jnp.maximum(norms, reach)), rows)
 
 
-def project(lies: Float[Array, "... D"], reach: float) -> Float[Array, "... D"]:
-    """Every row back into the ball of radius `reach` about the honest mean, which is the origin here."""
-    norms = jax.vmap(length)(lies.reshape(-1, lies.shape[-1])).reshape(*lies.shape[:-1], 1)
-    return jnp.where(norms > reach, lies * (reach / jnp.maximum(norms, reach)), lies)
-
-
-def climb(
+def search(
     key: PRNGKeyArray,
     damage: Damage,
+    final_damage: Damage | None,
     families: list[Float[Array, "C G K D"]],
     mask: Bool[Array, " K"],
-    steps: int,
-    restarts: int,
-    limit: float,
-    judge: Damage | None = None,
+    effort: Effort,
 ) -> Float[Array, "G K D"]:
-    """[G, K, D] the most damaging lies found from the best start of each family, never below the best of all starts.
+    """Return the most damaging messages found from the best start of each family; never below the best start.
 
-    With a judge, climbers and starts are compared by it in the end: damage averaged over a few draws of a random rule
+    With `final_damage`, climbers and starts are compared by it in the end: an average over a few draws of a random rule
     is easily raised by luck.
     """
-    pool = jnp.concatenate(families)
-    values = jax.vmap(damage)(pool)
-    begin, best = 0, []
+    starts = jnp.concatenate(families)
+    values = jax.vmap(damage)(starts)
+    best_of_families, begin = [], 0
     for family in families:
-        best.append(begin + jnp.argmax(values[begin : begin + family.shape[0]]))
+        best_of_families.append(begin + jnp.argmax(values[begin : begin + family.shape[0]]))
         begin += family.shape[0]
-    winners = jnp.stack(best)
-    # the overall best comes first and again whenever there are more climbers than families
+    winners = jnp.stack(best_of_families)
+    # Climbers start at the families' winners, best first; any further ones at the best of all.
     ranked = winners[jnp.argsort(-values[winners])]
-    chosen = jnp.where(jnp.arange(restarts) < len(best), ranked[jnp.arange(restarts) % len(best)], ranked[0])
-    if steps == 0:
-        return pool[chosen[0]]
+    index = jnp.arange(effort.restarts)
+    chosen = jnp.where(index < len(winners), ranked[index % len(winners)], ranked[0])
+    best_start = starts[chosen[0]]
+    if effort.steps == 0:
+        return best_start
 
-    liar = mask[None, :, None]
+    G, K, D = best_start.shape
+    draws = jax.random.normal(key, (effort.restarts, effort.steps, G, K + D), starts.dtype)
+    limit = FARTHEST if effort.reach is None else effort.reach
+    found = ascend(lambda forged, _: damage(forged), _moves(mask, limit), starts[chosen], draws)
+    if final_damage is not None:
+        finalists = jnp.concatenate([found.point, starts[winners]])
+        return finalists[jnp.argmax(jax.lax.map(final_damage, finalists))]
+    top = jnp.argmax(found.value)
+    # If nothing was gained, return the start itself: its numbers are then exactly those of the fixed attack.
+    return jnp.where(found.value[top] > values[chosen[0]], found.point[top], best_start)
 
-    def slope(lies: Array) -> tuple[Array, Array]:
-        value, gradient = jax.value_and_grad(damage)(lies)
-        return value, jnp.where(liar & jnp.isfinite(gradient), gradient, 0.0)
 
-    def step(i: Array, old: Climber, draws: Array) -> Climber:
-        K = old.lies.shape[1]
-        row, by_sender = draws[i, :, None, K:], draws[i, :, :K, None]
-        noise = row / jnp.sqrt(1.0 * row.shape[-1]) * (1.0 + 0.5 * by_sender)
-        norm = jnp.sqrt(jnp.sum(old.slope**2) / jnp.maximum(jnp.sum(mask), 1))
-        uphill = old.slope / jnp.where(norm > 0, norm, 1.0)
+def _moves(mask: Bool[Array, " K"], limit: float) -> Callable[[Array, Climber, Array], Array]:
+    """Return the proposals, in turn: gradient, gradient plus noise, outwards, inwards; projected into the ball."""
+    byzantine = mask[None, :, None]
+
+    def propose(i: Array, now: Climber, draws: Float[Array, "G K+D"]) -> Array:
+        K = mask.shape[0]
+        common, by_sender = draws[:, None, K:], draws[:, :K, None]
+        noise = common / jnp.sqrt(1.0 * common.shape[-1]) * (1.0 + 0.5 * by_sender)
+        norm = jnp.sqrt(jnp.sum(now.slope**2) / jnp.maximum(jnp.sum(mask), 1))
+        uphill = now.slope / jnp.where(norm > 0, norm, 1.0)
         turn = i % 4
-        straight = uphill + jnp.where((turn == 1) | (norm == 0), noise, 0.0)
-        ray = jnp.where(turn == 2, 1.0, -0.5) * old.lies
-        move = jnp.where(liar & (i > 0), jnp.where(turn < 2, straight, ray), 0.0)  # step 0 finds the slope at the start
-        proposal = old.lies + old.step * move
-        proposal = jnp.where((i > 0) & jnp.isfinite(proposal), project(proposal, limit), old.lies)
-        value, gradient = slope(proposal)
-        better = (value > old.value) | (i == 0)
-        longer = jnp.where(better, old.step * 1.5, old.step * 0.7)
-        lies, value, gradient = jax.tree.map(
-            lambda new, was: jnp.where(better, new, was),
-            (proposal, value, gradient),
-            (old.lies, old.value, old.slope),
-        )
-        return Climber(lies, value, gradient, jnp.where((longer < 1e-3) | (i == 0), 1.0, longer))
+        along_gradient = uphill + jnp.where((turn == 1) | (norm == 0), noise, 0.0)
+        along_ray = jnp.where(turn == 2, 1.0, -0.5) * now.point
+        move = jnp.where(byzantine, jnp.where(turn < 2, along_gradient, along_ray), 0.0)
+        proposal = now.point + now.step * move
+        return jnp.where(jnp.isfinite(proposal), project(proposal, limit), now.point)
 
-    def run(draws: Array, lies: Array, value: Array) -> Climber:
-        begun = Climber(lies, value, jnp.zeros_like(lies), jnp.ones_like(value))
-        return jax.lax.fori_loop(0, steps, lambda i, now: step(i, now, draws), begun)
-
-    G, K, D = pool.shape[1:]
-    draws = jax.random.normal(key, (restarts, steps, G, K + D), pool.dtype)
-    done = jax.vmap(run)(draws, pool[chosen], values[chosen])
-    if judge is not None:
-        finalists = jnp.concatenate([done.lies, pool[winners]])
-        return finalists[jnp.argmax(jax.lax.map(judge, finalists))]
-    top = jnp.argmax(done.value)
-    # the start itself where nothing was gained: its numbers are then exactly the fixed attack's
-    return jnp.where(done.value[top] > values[chosen[0]], done.lies[top], pool[chosen[0]])
+    return propose

@@ -1,4 +1,4 @@
-"""Attacks that try scales against the rule in use: optimal IPM and optimal ALIE."""
+"""Optimal IPM and optimal ALIE: the scale that does most damage to the rule in use, from a grid."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, honest_mean, honest_std, on_messages, same_for_all, sent, tried
+from jaxbyz.attacks.alie import alie_row
+from jaxbyz.attacks.base import Attack, Place, View, on_messages, rule_output, sent_by_all, with_forged_rows
+from jaxbyz.attacks.honest_statistics import honest_mean, overflow_safe_norm
+from jaxbyz.attacks.ipm import ipm_row
 
-SAMPLES = 4  # keys over which the effect on a rule that draws random numbers is averaged
-
-
-def scales(least: float, most: float, tries: int) -> Float[Array, " tries"]:
-    """[tries] scales in geometric steps: damage changes with the order of magnitude, and often drops to nothing."""
-    return jnp.geomspace(least, most, tries)
+KEYS = 4  # draws over which the effect on a random rule is averaged
 
 
-def length(vector: Float[Array, " D"]) -> Float[Array, ""]:
-    """‖v‖ without overflow; infinite when an entry is not finite. Its gradient is finite everywhere, zero included."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vector)))
-    ok = jnp.isfinite(largest) & (largest > 0)
-    unit = jnp.where(ok, vector / jnp.where(ok, largest, 1.0), 0.0)
-    size = jnp.where(ok, largest, 1.0) * jnp.sqrt(jnp.where(ok, jnp.sum(unit * unit), 1.0))
-    return jnp.where(ok, size, jnp.where(largest == 0, 0.0, jnp.inf))
+def scale_grid(dtype: jnp.dtype, least: float = 0.01, most: float = 100.0, tries: int = 24) -> Float[Array, " tries"]:
+    """Return scales in geometric steps, because damage changes with the order of magnitude."""
+    return jnp.geomspace(least, most, tries).astype(dtype)
 
 
 def distance_moved(view: View, forged: Float[Array, "K D"], key: PRNGKeyArray) -> Float[Array, ""]:
-    """‖rule(sent) − μ‖, averaged over a few keys if the rule draws random numbers."""
+    """Return ‖a − μ‖ for the aggregate a of the forged messages, averaged over a few keys if the rule is random."""
     mean = honest_mean(view.messages, view.mask)
-    wire = sent(view, forged)
-    if not (view.random and view.trial is not None):
-        return length(tried(view, wire, key=key) - mean)
-    keys = jax.random.split(key, SAMPLES)
-    return jnp.mean(jax.vmap(lambda k: length(tried(view, wire, key=k) - mean))(keys))
+    messages = with_forged_rows(view, forged)
+
+    def distance(key: PRNGKeyArray) -> Array:
+        return overflow_safe_norm(rule_output(view, messages, key=key) - mean)
+
+    if not view.averages_over_keys:
+        return distance(key)
+    return jnp.mean(jax.vmap(distance)(jax.random.split(key, KEYS)))
 
 
-def best_scale(
-    key: PRNGKeyArray, view: View, row: Callable[[Array], Array], candidates: Float[Array, " tries"]
-) -> Float[Array, ""]:
-    """[] the candidate c whose lie row(c) [D] moves the aggregate furthest from the honest mean."""
-    moved = jax.vmap(lambda c: distance_moved(view, same_for_all(row(c), view), key))(candidates)
-    return candidates[jnp.argmax(moved)]
+def _most_damaging(
+    row: Callable[[View, Array], Array], candidates: Callable[[jnp.dtype], Array], on: Place, equivocate: bool
+) -> Attack:
+    """Make the attack that sends `row(view, c)` with the candidate c that moves the aggregate furthest."""
+
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        scales = candidates(view.messages.dtype)
+        moved = jax.vmap(lambda c: distance_moved(view, sent_by_all(row(view, c), view), key))(scales)
+        return sent_by_all(row(view, scales[jnp.argmax(moved)]), view)
+
+    return on_messages(forge, on, mirror_for_half=equivocate)
 
 
 def opt_ipm(
@@ -50,15 +52,17 @@ def opt_ipm(
 ) -> Attack:
     """Optimal IPM: −ε·μ with the ε of a geometric grid that moves this rule's aggregate furthest from μ.
 
-    Costs `tries` applications of the rule. Shejwalkar & Houmansadr 2021; ByzFL's "Optimal IPM".
+    Args:
+        least: the smallest ε.
+        most: the largest ε.
+        tries: the number of scales; each costs one application of the rule.
+        on: which messages are forged.
+        equivocate: send the mirror image about μ to half of the honest receivers.
+
+    References:
+        Shejwalkar and Houmansadr, Manipulating the Byzantine, 2021; ByzFL's "Optimal IPM".
     """
-
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        mean = honest_mean(view.messages, view.mask)
-        best = best_scale(key, view, lambda c: -c * mean, scales(least, most, tries).astype(mean.dtype))
-        return same_for_all(-best * mean, view)
-
-    return on_messages(forge, on, mirrored=equivocate)
+    return _most_damaging(ipm_row, lambda dtype: scale_grid(dtype, least, most, tries), on, equivocate)
 
 
 def opt_alie(
@@ -66,13 +70,14 @@ def opt_alie(
 ) -> Attack:
     """Optimal ALIE: μ + z·s with the z of a geometric grid, of either sign, that moves this rule's aggregate furthest.
 
-    Costs 2·`tries` applications of the rule. Shejwalkar & Houmansadr 2021; ByzFL's "Optimal ALIE".
+    The arguments are those of `opt_ipm`, with |z| in place of ε; each try costs two applications of the rule.
+
+    References:
+        Shejwalkar and Houmansadr, Manipulating the Byzantine, 2021; ByzFL's "Optimal ALIE".
     """
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        mean, std = honest_mean(view.messages, view.mask), honest_std(view.messages, view.mask)
-        grid = scales(least, most, tries).astype(mean.dtype)
-        best = best_scale(key, view, lambda c: mean + c * std, jnp.concatenate([-grid, grid]))
-        return same_for_all(mean + best * std, view)
+    def both_signs(dtype: jnp.dtype) -> Array:
+        grid = scale_grid(dtype, least, most, tries)
+        return jnp.concatenate([-grid, grid])
 
-    return on_messages(forge, on, mirrored=equivocate)
+    return _most_damaging(alie_row, both_signs, on, equivocate)

@@ -1,20 +1,22 @@
-"""Certificates: what can be checked of Definitions 2 and 4, by searching for the input that breaks them."""
+"""The certifier: search for the input on which a rule satisfies the paper's Definition 2 or 4 worst."""
 
-from jaxbyz.certify.aggregators import certify_aggregator, replay_aggregator
-from jaxbyz.certify.agreements import certify_agreement, replay_agreement
-from jaxbyz.certify.names import every_rule, named_rule
-from jaxbyz.certify.report import Budget, Certificate, certify, format_table, replay
+from jaxbyz.certify.averaging_agreement import measure_round, search_agreement
+from jaxbyz.certify.certificates import Certificate, certify, format_table
+from jaxbyz.certify.robust_aggregation import measure_ratio, search_aggregator
+from jaxbyz.certify.rule_names import every_rule, named_rule
+from jaxbyz.certify.witnesses import reproduce_witness
+from jaxbyz.certify.worst_input import Budget
 
 __all__ = [
     "Budget",
     "Certificate",
     "certify",
-    "certify_aggregator",
-    "certify_agreement",
     "every_rule",
     "format_table",
+    "measure_ratio",
+    "measure_round",
     "named_rule",
-    "replay",
-    "replay_aggregator",
-    "replay_agreement",
+    "reproduce_witness",
+    "search_aggregator",
+    "search_agreement",
 ]

@@ -1,0 +1,10 @@
+"""Compile fast instead of well, for programs that run only once and briefly."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+
+# `jax.jit` for programs that take longer to compile than to run.
+fast_compiling_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

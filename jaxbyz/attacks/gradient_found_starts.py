@@ -1,0 +1,61 @@
+"""Where the gradient-found attack starts: with the messages of every other attack."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxbyz.attacks.alie import alie_row, alie_z
+from jaxbyz.attacks.avg_zero import avg_zero_row
+from jaxbyz.attacks.base import View, sent_by_all
+from jaxbyz.attacks.fedpg_br_attacks import collusion_row, range_noise
+from jaxbyz.attacks.honest_statistics import honest_mean
+from jaxbyz.attacks.ipm import ipm_row
+from jaxbyz.attacks.line_search import scale_grid
+from jaxbyz.attacks.min_max import DIRECTIONS, min_max_row, min_sum_row, perturbation
+
+
+def families_of_starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C K D"]]:
+    """Return families of forged messages `[C, K, D]` that together cover every fixed attack on messages.
+
+    Args:
+        key: random key of the noise.
+        view: what the adversary sees.
+        huge: also try a message that is finite, but too large for any rule to use.
+    """
+    x, mask = view.messages, view.mask
+    mean, z, grid = honest_mean(x, mask), alie_z(view), scale_grid(x.dtype)
+
+    def same_for_senders(rows: Float[Array, "C D"]) -> Float[Array, "C K D"]:
+        return jnp.broadcast_to(rows[:, None], (rows.shape[0], *x.shape))
+
+    directions = jnp.stack([perturbation(view, direction) for direction in DIRECTIONS])
+    furthest = jnp.concatenate([jax.vmap(partial(row, view))(directions) for row in (min_max_row, min_sum_row)])
+    others = [ipm_row(view, 1.0), ipm_row(view, 0.5), alie_row(view, -z), alie_row(view, z)]
+    others += [avg_zero_row(view), jnp.zeros_like(mean)]
+    noise = _noise(key, view)
+    if huge:
+        noise = jnp.concatenate([noise, jnp.full((1, *x.shape), jnp.finfo(x.dtype).max ** 0.75, x.dtype)])
+    return [
+        same_for_senders(jax.vmap(partial(ipm_row, view))(grid)),
+        same_for_senders(jax.vmap(partial(alie_row, view))(-grid)),
+        same_for_senders(jax.vmap(partial(alie_row, view))(grid)),
+        same_for_senders(jnp.concatenate([furthest, 2.0 * mean[None] - furthest])),
+        jnp.concatenate([-x[None], same_for_senders(jnp.stack(others))]),
+        noise,
+        same_for_senders(jnp.where(mask[:, None], mean[None], x)),
+    ]
+
+
+def _noise(key: PRNGKeyArray, view: View) -> Float[Array, "C K D"]:
+    """Return Gaussian noise at three scales and FedPG-BR's two attacks, from one draw to shorten compilation."""
+    x = view.messages
+    normal = jax.random.normal(key, x.shape, x.dtype)
+    uniform = jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))  # in (−1, 1)
+    collusion = sent_by_all(collusion_row(view, normal[0], reach=1.5), view)
+    return jnp.stack(
+        [100.0 * normal, 200.0 * normal, 1000.0 * normal, collusion, range_noise(view, uniform, scale=3.0)]
+    )

@@ -1,0 +1,58 @@
+"""Attacks that reverse a direction: sign flip and inner-product manipulation (IPM)."""
+
+from __future__ import annotations
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.honest_statistics import honest_mean
+from jaxbyz.errors import UsageError
+
+
+def ipm_row(view: View, epsilon: float | Float[Array, ""]) -> Float[Array, " D"]:
+    """Return −ε·μ, where μ is the honest mean."""
+    return -epsilon * honest_mean(view.messages, view.mask)
+
+
+def ipm(*, epsilon: float = 0.5, on: Place = "gradients", equivocate: bool = False) -> Attack:
+    """Inner-product manipulation, or fall of empires: every Byzantine agent sends −ε·μ, where μ is the honest mean.
+
+    A small ε passes distance-based filters and still decreases ⟨aggregate, μ⟩; other libraries use 0.1, 2 or 10.
+
+    Args:
+        epsilon: ε.
+        on: which messages are forged. By default gradients: parameters have a large common part, whose negative is
+            only an outlier.
+        equivocate: send the mirror image about μ to half of the honest receivers.
+
+    References:
+        Xie et al., Fall of empires, 2020.
+    """
+
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        return sent_by_all(ipm_row(view, epsilon), view)
+
+    return on_messages(forge, on, mirror_for_half=equivocate)
+
+
+def sign_flip(*, scale: float = 1.0, of: str = "own", on: Place = "gradients", equivocate: bool = False) -> Attack:
+    """Byzantine agents send the negative of a message, so that gradient ascent becomes descent.
+
+    Args:
+        scale: factor of the negative; 2.5 for FedPG-BR's sign flip.
+        of: `"own"` for −scale·g_b, where g_b is what the agent would have sent; `"mean"` for −scale·μ, which is IPM.
+        on: which messages are forged.
+        equivocate: send the mirror image about μ to half of the honest receivers.
+
+    References:
+        Li et al., RSA: Byzantine-robust stochastic aggregation, 2019.
+    """
+    if of not in ("own", "mean"):
+        raise UsageError(f"of={of!r}: must be 'own' or 'mean'")
+    if of == "mean":
+        return ipm(epsilon=scale, on=on, equivocate=equivocate)
+
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        return -scale * view.messages
+
+    return on_messages(forge, on, mirror_for_half=equivocate)
