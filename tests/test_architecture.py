@@ -1,4 +1,4 @@
-"""Imports point downwards: no folder imports a higher one, and no modules import each other in a circle."""
+"""The parts of the package depend on each other as CONTRIBUTING.md says: imports point downwards, without a cycle."""
 
 from __future__ import annotations
 
