@@ -1,8 +1,7 @@
-# Two commands do everything, set-up included: `make demo` and `make test`.
+# `make demo` and `make test` install everything that they need into a virtual environment.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Every CPU core becomes one JAX device (jaxbyz sets it by itself on the command line).
 export JAX_PLATFORMS ?= cpu
 
 .PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist bench fuzz docs notebooks theory clean setup
@@ -14,13 +13,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-# 13 agents learn CartPole while 3 of them lie: the tolerant federation next to the naive one, under a colluding attack.
-LIARS = --env CartPole-v1 --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 3000
+# 13 agents learn CartPole, 3 of them Byzantine: a fault-tolerant federation and a naive one, under the same attack.
+DEMO = --env CartPole-v1 --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 3000
 demo: setup
 	rm -rf demo/decbyzpg demo/dec-page-pg
-	$(BIN)/jaxbyz train --algorithm decbyzpg $(LIARS) --out demo/decbyzpg
-	$(BIN)/jaxbyz train --algorithm dec-page-pg $(LIARS) --out demo/dec-page-pg
-	$(BIN)/jaxbyz plot demo/decbyzpg demo/dec-page-pg --out demo/curves.png --title "13 agents, 3 of them lie (AvgZero)"
+	$(BIN)/jaxbyz train --algorithm decbyzpg $(DEMO) --out demo/decbyzpg
+	$(BIN)/jaxbyz train --algorithm dec-page-pg $(DEMO) --out demo/dec-page-pg
+	$(BIN)/jaxbyz plot demo/decbyzpg demo/dec-page-pg --out demo/curves.png --title "13 agents, 3 of them Byzantine (AvgZero)"
 	$(BIN)/jaxbyz report demo/decbyzpg demo/dec-page-pg --out demo/report.html --animations 1
 
 test: setup lint types docs unit
@@ -38,7 +37,7 @@ unit: setup
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
-# Against the programs themselves, each in an environment of its own.
+# Comparisons with other programs, each installed in its own environment.
 $(VENV)-box2d/.installed:
 	$(PYTHON) -m venv $(VENV)-box2d
 	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check swig
@@ -57,34 +56,34 @@ $(VENV)-byzfl/.installed:
 test-byzfl: setup $(VENV)-byzfl/.installed
 	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/test_rules_parity.py
 
-# The HTML report in a real browser: needs Chromium (Debian: apt-get install chromium; elsewhere set CHROMIUM to its path).
+# The HTML report in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -m live tests/test_report_browser.py
 
-# Wheel and sdist, each installed into an environment that has nothing else.
+# Wheel and sdist, each installed into a clean environment.
 test-dist: setup
 	$(BIN)/python -m pytest -m dist
 
-# Speed on this machine's CPU, about a quarter of an hour: JSON, a table and pictures.
+# Measure the speed on this machine's CPU, in about 15 minutes; writes JSON files, a table and pictures.
 bench: setup $(VENV)-byzfl/.installed
 	$(VENV)-byzfl/bin/pip install --quiet --disable-pip-version-check gymnasium==1.3.0
 	$(BIN)/python benchmarks/bench.py --torch $(VENV)-byzfl/bin/python
 
-# A thousand random configurations, each trained or refused; takes long, the more cores the better.
+# A thousand random configurations: each must train or be refused. Takes long.
 fuzz: setup
 	$(BIN)/python -m pytest -n auto -m slow tests/test_fuzz.py
 
-# The documentation, into site/; a broken link or a missing page fails it.
+# Build the documentation into site/. Broken links, missing pages and malformed docstrings are errors.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Run every notebook with its full numbers and keep what it shows: a few minutes on two cores.
+# Run every notebook with its full numbers and store its outputs: a few minutes on two cores.
 notebooks: setup
 	$(BIN)/jupytext --to ipynb --set-kernel python3 notebooks/*.py
 	$(BIN)/jupyter-execute --inplace --NotebookClient.record_timing=False notebooks/*.ipynb
 
-# The paper's corollaries on a small exact MDP: slopes, pictures and benchmarks/results/theory.json.
+# Measure the paper's convergence rates on a small exactly solved problem; writes benchmarks/results/theory.json.
 theory: setup
 	$(BIN)/python benchmarks/theory.py
 

@@ -1,7 +1,8 @@
-"""The documentation is correct: Python blocks run as they stand, commands parse, and links have a target."""
+"""The documentation is correct: Python blocks run as they stand, commands parse, and names, files and links exist."""
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -25,6 +26,15 @@ jax.devices()  # start JAX now, so that `jb.prepare()` in a code block does not 
 
 def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def prose(path: Path) -> str:
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def spans(path: Path) -> list[str]:
+    """Code within the text."""
+    return re.findall(r"`([^`]+)`", prose(path))
 
 
 def name_of(path: Path) -> str:
@@ -68,9 +78,8 @@ def commands() -> list[tuple[str, str]]:
     for path in PAGES:
         shell = "".join(blocks(path, "bash") + blocks(path, "")).replace("\\\n", " ")
         lines = [line.split("#")[0].split("|")[0].strip() for line in shell.splitlines()]
-        prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-        spans = [span for span in re.findall(r"`([^`]+)`", prose) if len(span.split()) > 2]
-        found += [(name_of(path), line) for line in [*lines, *spans] if line.startswith("jaxbyz ")]
+        inline = [span for span in spans(path) if len(span.split()) > 2]
+        found += [(name_of(path), line) for line in [*lines, *inline] if line.startswith("jaxbyz ")]
     return found
 
 
@@ -84,7 +93,18 @@ def test_commands_parse(page, command):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_relative_links_have_a_target(path):
-    prose = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)
-    assert [link for link in links if not (path.parent / link).exists()] == []
+def test_links_and_file_names_exist(path):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose(path))
+    files = [
+        file for span in spans(path) for file in re.findall(r"^(?:jaxbyz|benchmarks|tests|docs)/[\w./-]*\w$", span)
+    ]
+    missing = [link for link in links if not (path.parent / link).exists()]
+    assert missing + [file for file in files if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_names_of_the_library_exist(path):
+    """Names such as `jaxbyz.training.run` and `jb.train` in the text can be imported."""
+    for span in spans(path):
+        for name in re.findall(r"^(?:jaxbyz|jb)((?:\.\w+)+)", span):
+            pkgutil.resolve_name("jaxbyz" + name)
