@@ -34,7 +34,7 @@ from jaxbyz.certify.starting_inputs import HONEST_ARRANGEMENTS, honest_rows
 from jaxbyz.components import make_agreement, make_attack, make_rule
 from jaxbyz.experiments.files import write_json
 from jaxbyz.experiments.run_folder import describe_environment
-from jaxbyz.policies.networks import Policy
+from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import agreements, diameter, run_agreement
 from jaxbyz.protocol.communication import Adversary
 from jaxbyz.sampling import tabular_mdp as tabular

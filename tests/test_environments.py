@@ -1,4 +1,4 @@
-"""Every gymnax id serves as an environment, and what policies cannot serve is refused."""
+"""Every gymnax environment can be used, and spaces that policies do not support are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 from gymnax.environments import spaces
 
 import jaxbyz as jb
-from jaxbyz.accelerate import trigonometry as angles
 from jaxbyz.accelerate.kernels.equations import written_out
+from jaxbyz.accelerate.platform import trace_for
+from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
 from jaxbyz.environments import adapt, environments
 from jaxbyz.sampling.rollout import collect
 
@@ -54,7 +55,7 @@ class Odd:
         return self._observation, ()
 
 
-def test_spaces_a_policy_cannot_serve_are_refused():
+def test_spaces_that_policies_do_not_support_are_refused():
     with pytest.raises(jb.UsageError, match="env='odd' has actions Dict"):
         adapt(Odd(spaces.Dict({}), jnp.zeros(2)), None)
     with pytest.raises(jb.UsageError, match="env='odd' has observations"):
@@ -67,8 +68,8 @@ def test_parameters_can_be_replaced_and_unknown_ones_are_refused():
         jb.make_environment("CartPole-v1", gravitas=5.0)
 
 
-def test_what_gymnax_draws_with_is_loaded_when_it_is_used():
-    """In a process of its own: seaborn and pyplot are not there until gymnax's code looks into them."""
+def test_plotting_libraries_are_loaded_when_they_are_first_used():
+    """In a new process, because this one may have loaded seaborn and pyplot already."""
     program = """
 import sys
 from jaxbyz.environments import make_environment
@@ -84,35 +85,30 @@ assert pong.plt.subplots is plt.subplots
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
-def test_cosines_over_lanes_leave_an_environment_as_it_is(name, monkeypatch):
-    """By gymnax's own code and by formulas over lanes, in float32."""
+def test_fast_trigonometry_does_not_change_episodes(name):
     environment = jb.make_environment(name)
     policy = jb.mlp_policy(environment, (4,))
     key = jax.random.split(jax.random.key(0), 1)
-    taken = []
-
-    def run(*_):
-        with jax.numpy_rank_promotion("allow"):
-            return collect(environment, policy, jnp.zeros((1, policy.size)), key, 5, 20)
-
-    for by_formulas in (True, False):
-        monkeypatch.setattr(angles, "on_cpu", lambda chosen=by_formulas: chosen)
-        _, state = environment.reset(jax.random.key(0))
-        traced = jax.make_jaxpr(lambda *x: environment.step(*x))(jax.random.key(0), state, jnp.int32(1))
-        names = {equation.primitive.name for equation in written_out(traced.jaxpr)}
-        assert names.isdisjoint({"cos", "sin"}) == by_formulas
-        taken.append(jax.jit(lambda *x: run(*x))(0))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *taken)
+    episodes = []
+    for platform in ("cpu", "plain"):
+        with trace_for(platform), jax.numpy_rank_promotion("allow"):
+            _, state = environment.reset(jax.random.key(0))
+            traced = jax.make_jaxpr(lambda *x: environment.step(*x))(jax.random.key(0), state, jnp.int32(1))
+            names = {equation.primitive.name for equation in written_out(traced.jaxpr)}
+            assert names.isdisjoint({"cos", "sin"}) == (platform == "cpu")
+            run = jax.jit(lambda theta, key: collect(environment, policy, theta, key, 5, 20))
+            episodes.append(run(jnp.zeros((1, policy.size)), key))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *episodes)
 
 
-def test_what_has_no_angles_or_batches_itself_is_left_alone():
+def test_functions_without_cosines_or_with_custom_batching_are_not_changed():
     @jax.custom_batching.custom_vmap
     def own(x):
         return jnp.cos(x)
 
     own.def_vmap(lambda size, batched, x: (jnp.cos(x), batched[0]))
     for function in (own, lambda x: x * x):
-        traced = str(jax.make_jaxpr(angles.by_lanes(function))(1.0))
+        traced = str(jax.make_jaxpr(with_fast_trigonometry(function))(1.0))
         assert traced == str(jax.make_jaxpr(function)(1.0))
-    both = angles.by_lanes(lambda x: {"a": jnp.cos(x) + jnp.sin(x), "b": jax.nn.relu(x)})(jnp.float32(2.0))
+    both = with_fast_trigonometry(lambda x: {"a": jnp.cos(x) + jnp.sin(x), "b": jax.nn.relu(x)})(jnp.float32(2.0))
     np.testing.assert_allclose([both["a"], both["b"]], [np.cos(2) + np.sin(2), 2.0], rtol=1e-6)

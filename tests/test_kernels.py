@@ -12,14 +12,14 @@ import pytest
 from jax import lax
 
 import jaxbyz as jb
-from jaxbyz.accelerate import kernels
+from jaxbyz.accelerate import kernels, lane_steps, matrix_products
 from jaxbyz.accelerate import trigonometry as angles
 from jaxbyz.accelerate.kernels import one_kernel, sum_kernel, traced_step, traced_sums
 from jaxbyz.accelerate.kernels.equations import BLOCK
+from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments.gymnax_adapter import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander.environment import EnvParams, LunarLander
-from jaxbyz.policies import networks as policies
 from jaxbyz.sampling import estimators, rollout
 
 
@@ -58,7 +58,7 @@ def test_a_kernel_does_what_its_function_does(lanes):
 @pytest.fixture(autouse=True)
 def traced_for_a_gpu(monkeypatch):
     """Formulas that are written differently for a CPU are those of a GPU here."""
-    for module in (angles, policies):
+    for module in (angles, matrix_products):
         monkeypatch.setattr(module, "on_cpu", lambda: False)
 
 
@@ -76,9 +76,10 @@ def worlds(lanes: int, steps: int) -> physics.World:
 
 def test_the_landers_step_becomes_a_cuda_kernel():
     """Lowered for a GPU that need not be there."""
-    one = physics.at_rest(jnp.zeros(11), jnp.zeros((3, 3)), jnp.zeros((3, 3)))
+    one = physics.world_without_contact(jnp.zeros(11), jnp.zeros((3, 3)), jnp.zeros((3, 3)))
     world = jax.tree.map(lambda a: jnp.zeros((64, *a.shape), a.dtype), one)
-    program = jax.jit(physics.step_kernel).trace(world, jnp.zeros(64, bool)).lower(lowering_platforms=("cuda",))
+    with trace_for("kernels"), mock.patch.object(lane_steps, "interpret_kernels", lambda: False):
+        program = jax.jit(jax.vmap(physics.step)).trace(world, jnp.zeros(64, bool)).lower(lowering_platforms=("cuda",))
     assert program.as_text().count("__gpu$xla.gpu.triton") == 1
 
 
@@ -90,8 +91,9 @@ def test_the_kernel_steps_landers_as_the_cpu_does():
     some = jnp.argsort(~touching)[:96]  # those on the ground first
     world = jax.tree.map(lambda a: a[some], world)
     over = jnp.arange(96) % 7 == 0
-    expected = jax.jit(physics.step)(world, over)
-    got = physics.step_kernel(world, over, interpret=True)
+    expected = jax.jit(jax.vmap(physics.step))(world, over)
+    with trace_for("kernels"):
+        got = jax.vmap(physics.step)(world, over)
     for name in physics.World._fields:
         np.testing.assert_allclose(getattr(got, name), getattr(expected, name), atol=2e-4, err_msg=name)
 

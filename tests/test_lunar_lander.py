@@ -144,7 +144,7 @@ def test_flag_reads_zero_while_a_leg_touches(flown):
     data, first, (obs, _, _, world) = flown
     error, _ = errors(data, first, obs)
     together = np.cumsum(error[:, 1:], axis=1).T < 0.02
-    quirk = (world.touching != 0) & ~world.flag & together[:, :, None]
+    quirk = (world.touching != 0) & ~world.contact_flag & together[:, :, None]
     quirk &= (np.arange(len(obs))[:, None] < data["length"])[:, :, None]
     assert quirk.sum() > 10
     assert (data["obs"][:, 1:, 6:].swapaxes(0, 1)[quirk] == 0).all()
@@ -173,8 +173,8 @@ def test_sleep_after_exactly_25_still_steps(flown):
     assert len(landed) >= 8
     for lane in landed:
         end = over[:, lane].argmax()
-        np.testing.assert_array_equal(world.still[end - 24 : end + 1, lane], np.arange(1, 26))
-        assert world.still[end - 25, lane] == 0
+        np.testing.assert_array_equal(world.still_steps[end - 24 : end + 1, lane], np.arange(1, 26))
+        assert world.still_steps[end - 25, lane] == 0
         assert reward[end, lane] == 100
         assert not world.asleep[end - 1, lane]
         assert (obs[end, lane, [2, 3, 5]] == 0).all()  # a sleeping body has no velocity

@@ -36,11 +36,12 @@ def repeat_last(count: int, places: int) -> np.ndarray:
     return np.minimum(np.arange(places), count - 1)
 
 
-def fold_agents(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `vmap` extend the agent axis instead of adding a new one: a call on `[S, A, …]` becomes one on `[S·A, …]`.
+def fold_mapped_axis(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `vmap` extend the first axis instead of adding a new one: a call on `[S, A, …]` becomes one on `[S·A, …]`.
 
-    Every argument and result of `function` has the agent axis first, and agents do not depend on each other. Plain
-    `vmap` of a while loop would run until every member has ended and copy everything it carries under a select.
+    Every argument and result of `function` has the same first axis, of agents or lanes, whose members do not depend on
+    each other. Plain `vmap` of a while loop would run until every member has ended and copy everything it carries under
+    a select.
     """
     folded = jax.custom_batching.custom_vmap(function)
 

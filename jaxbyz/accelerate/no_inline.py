@@ -1,14 +1,15 @@
-"""Functions that XLA calls instead of inlining.
+"""Functions that XLA calls on a CPU instead of inlining them.
 
-On CPU, XLA fuses a value into each of its consumers and computes it again in every one. In long chains of small
-element-wise formulas, such as a physics solver, that multiplies both run time and compile time. A call that stays a
-call stops it: its results are stored.
+On a CPU, XLA fuses a value into each of its consumers and computes it again in every one. In long chains of small
+element-wise formulas, such as a physics solver, that multiplies both run time and compile time. The results of a
+function that is not inlined are stored instead.
+
+This relies on `jax.experimental.xla_metadata`, an internal of JAX that sets the attribute `inlineable` of calls. Where
+a version of JAX lacks it, everything still works and is compiled as one piece.
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -17,40 +18,25 @@ from jaxbyz.accelerate.platform import on_cpu
 
 try:
     from jax.experimental import xla_metadata
-except ImportError:  # an older or newer JAX: everything still works, compiled as one piece
+except ImportError:
     xla_metadata = None  # type: ignore[assignment]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-_in_kernel: contextvars.ContextVar[bool] = contextvars.ContextVar("_in_kernel", default=False)
+def not_inlined(function: Callable[P, R], static_argnames: tuple[str, ...] = ()) -> Callable[P, R]:
+    """Decorate a function of arrays so that XLA calls it on a CPU instead of inlining it.
 
-
-@contextlib.contextmanager
-def in_kernel() -> Iterator[None]:
-    """What is traced within becomes part of one GPU kernel."""
-    token = _in_kernel.set(True)
-    try:
-        yield
-    finally:
-        _in_kernel.reset(token)
-
-
-def branches_pay() -> bool:
-    """Whether skipping work is cheaper than doing it: on a CPU and within a kernel, not between kernels of a GPU."""
-    return on_cpu() or _in_kernel.get()
-
-
-def apart(function: Callable[P, R], static_argnames: tuple[str, ...] = ()) -> Callable[P, R]:
-    """Mark a function of arrays as compiled apart on CPU; elsewhere (GPUs fuse without repeating) it is unchanged."""
+    On other platforms the function is unchanged, because GPUs fuse without computing values repeatedly.
+    """
 
     @functools.wraps(function)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        with xla_metadata.set_xla_metadata(inlineable=None):  # calls within, such as jnp.where's own, are inlined
+    def body(*args: P.args, **kwargs: P.kwargs) -> R:
+        with xla_metadata.set_xla_metadata(inlineable=None):  # calls inside, such as that of jnp.where, are inlined
             return function(*args, **kwargs)
 
-    compiled = jax.jit(inside, static_argnames=static_argnames)
+    compiled = jax.jit(body, static_argnames=static_argnames)
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.accelerate.lazy_imports import loaded_later
-from jaxbyz.accelerate.trigonometry import by_lanes
+from jaxbyz.accelerate.lazy_imports import deferred_imports
+from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
 from jaxbyz.errors import UsageError
 from jaxbyz.registry import Registry
 
-with loaded_later("seaborn", "matplotlib.pyplot"):
+with deferred_imports("seaborn", "matplotlib.pyplot"):
     import gymnax
     from gymnax.environments import spaces
 
@@ -138,7 +138,7 @@ def adapt(raw: Any, params: Any) -> Environment:
 
     limit = getattr(params, "max_steps_in_episode", None)
     return Environment(
-        raw.name, size, actions, reset, by_lanes(step), limit, getattr(raw, "costly", False), raw, params
+        raw.name, size, actions, reset, with_fast_trigonometry(step), limit, getattr(raw, "costly", False), raw, params
     )
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxbyz.environments.lunar_lander.collision import HULL, LEG, SEGMENT_LENGTH
+from jaxbyz.environments.lunar_lander.bodies import HULL, LEG
+from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH
 from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def draw_lander(params: Any, state: Any, action: Any = None, width: int = 480) -
         canvas.disc((x, y), radius, (int(light), int(light), int(light)))
 
     heights = np.asarray(state.world.terrain)
-    surface = [(SEGMENT_LENGTH * i, float(h)) for i, h in enumerate(heights)]
+    surface = [(GROUND_SEGMENT_WIDTH * i, float(h)) for i, h in enumerate(heights)]
     canvas.polygon([(0, -1), *surface, (WIDTH, -1)], MOON)
     canvas.line(surface, MOON_EDGE, 0.06)
     pad = float(heights[5])

@@ -17,7 +17,7 @@ from jaxbyz.accelerate import kernels
 from jaxbyz.accelerate.living import PARAMETERS, Strips, living
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 from jaxbyz.errors import UsageError
-from jaxbyz.policies.networks import Policy
+from jaxbyz.policies import Policy
 from jaxbyz.sampling.rollout import Episodes
 
 ESTIMATORS = ("gpomdp", "reinforce", "whitened")

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.accelerate.batching import cond_on_coin, fold_agents, map_groups
+from jaxbyz.accelerate.batching import cond_on_coin, fold_mapped_axis, map_groups
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
-from jaxbyz.policies.networks import Policy
+from jaxbyz.policies import Policy
 from jaxbyz.sampling.estimators import Estimator, estimate, importance_weights
 from jaxbyz.sampling.rollout import Episodes, collect
 
@@ -131,14 +131,14 @@ def sampler(
         returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
         return Sampled(clip_norm(estimate, page.clip_norm), returns, lengths, ess, largest)
 
-    @fold_agents
+    @fold_mapped_axis
     @partial(map_groups, episodes=page.N)
     def large(parameters: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
         episodes = run(parameters, keys, mask, page.N)
         one = jnp.ones(parameters.shape[0])
         return summary(episodes, estimate(estimator, policy, parameters, episodes), one, one)
 
-    @fold_agents
+    @fold_mapped_axis
     @partial(map_groups, episodes=page.B)
     def small(parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
         episodes = run(parameters, keys, mask, page.B)

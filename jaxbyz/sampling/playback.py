@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.environments.gymnax_adapter import Environment
-from jaxbyz.policies.networks import Policy
+from jaxbyz.policies import Policy
 
 
 class Playback(NamedTuple):

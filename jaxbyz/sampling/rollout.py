@@ -18,7 +18,7 @@ from jaxbyz.accelerate.kernels import LARGEST, Scan, pack, scan_kernel, traced_s
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment, Step
-from jaxbyz.policies.networks import Policy
+from jaxbyz.policies import Policy
 
 LAST = 1 / 8  # share of a costly environment's episodes that go on by themselves when the others have ended
 CHUNK = 16  # steps between two looks at whether anybody is still alive

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.environments.gymnax_adapter import ActionSpace, Environment, Step
-from jaxbyz.policies.networks import Policy
+from jaxbyz.policies import Policy
 
 STATES, ACTIONS, HORIZON, GAMMA = 3, 2, 5, 0.9
 _rng = np.random.default_rng(3)

@@ -14,17 +14,20 @@ import numpy as np
 from flax import struct
 from gymnax.environments import environment, spaces
 
+from jaxbyz.accelerate.lane_steps import constant_like
 from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.lunar_lander import physics
-from jaxbyz.environments.lunar_lander.bodies import HULL_INERTIA, HULL_MASS, TIME_STEP
-from jaxbyz.environments.lunar_lander.collision import HULL_CENTRE, SCALE, constant_like
+from jaxbyz.environments.lunar_lander.bodies import HULL_CENTRE, HULL_INERTIA, HULL_MASS, PIXELS_PER_METRE, TIME_STEP
 
-WIDTH, HEIGHT = 600 / SCALE, 400 / SCALE  # of the world, in metres
+WIDTH, HEIGHT = 600 / PIXELS_PER_METRE, 400 / PIXELS_PER_METRE  # of the world, in metres
 PAD_HEIGHT = HEIGHT / 4
-LEG_DOWN = 18 / SCALE
+LEG_DOWN = 18 / PIXELS_PER_METRE
 MAIN_POWER, SIDE_POWER = 13.0, 0.6  # impulse per metre of nozzle offset
-MAIN_OFFSET, SIDE_OFFSET = 4 / SCALE, 12 / SCALE
-SIDE_X, SIDE_Y = 17 / SCALE, 14 / SCALE  # where a side engine pushes: 17 along sin, 14 along cos, as in the source
+MAIN_OFFSET, SIDE_OFFSET = 4 / PIXELS_PER_METRE, 12 / PIXELS_PER_METRE
+SIDE_X, SIDE_Y = (
+    17 / PIXELS_PER_METRE,
+    14 / PIXELS_PER_METRE,
+)  # where a side engine pushes: 17 along sin, 14 along cos, as in the source
 MAIN_COST, SIDE_COST = 0.3, 0.03
 INITIAL_FORCE = 1000.0  # newtons, the range of the initial push
 WIND_RANGE = 9999
@@ -90,7 +93,7 @@ def initial_state(
     push = TIME_STEP * jnp.stack(
         [(force[0] + wind) / HULL_MASS, params.gravity + force[1] / HULL_MASS, torque / HULL_INERTIA]
     )
-    world = physics.assembled(terrain(heights), WIDTH / 2, HEIGHT, push, TIME_STEP * jnp.float32(params.gravity))
+    world = physics.initial_world(terrain(heights), WIDTH / 2, HEIGHT, push, TIME_STEP * jnp.float32(params.gravity))
     state = EnvState(
         time=constant_like(force[0], 0),
         world=world,
@@ -115,7 +118,7 @@ def observe(params: EnvParams, state: EnvState) -> jax.Array:
             vy * (HEIGHT / 2) * TIME_STEP,
             angle,
             20 * w * TIME_STEP,
-            *state.world.flag.astype(jnp.float32),
+            *state.world.contact_flag.astype(jnp.float32),
         ]
     )
 
@@ -155,7 +158,7 @@ def kicked(
     An impulse J at an offset r from the centre of mass adds J/m to the velocity and (r × J)/I to the spin.
     """
     cos, sin = cos_sin(angle)
-    d0, d1 = draws[0] / SCALE, draws[1] / SCALE
+    d0, d1 = draws[0] / PIXELS_PER_METRE, draws[1] / PIXELS_PER_METRE
     origin_x, origin_y = sin * HULL_CENTRE, -cos * HULL_CENTRE  # from the centre of mass
     reach = MAIN_OFFSET + 2 * d0
     ox, oy = sin * reach - cos * d1, -cos * reach - sin * d1
@@ -182,7 +185,7 @@ def transition(
     draws = jnp.asarray(draws, jnp.float32)
     world = state.world
     hull = kicked(world.velocity[0], world.pose[0, 2], main, side, direction, draws)
-    blows = jnp.asarray(params.enable_wind, bool) & ~(world.flag[0] | world.flag[1])
+    blows = jnp.asarray(params.enable_wind, bool) & ~(world.contact_flag[0] | world.contact_flag[1])
     wind = jnp.where(blows, params.wind_power * gust(state.wind_index), 0.0)
     torque = jnp.where(blows, params.turbulence_power * gust(state.torque_index), 0.0)
     hull += TIME_STEP * jnp.stack([wind / HULL_MASS, jnp.zeros_like(wind), torque / HULL_INERTIA])

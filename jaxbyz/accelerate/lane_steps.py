@@ -1,0 +1,181 @@
+"""Steps of a costly simulation over many lanes, in which only the lanes that need work cost time.
+
+A lane is one copy of the simulation, here one episode. Functions take arrays with the lanes on the last axis and
+compute element by element along it; they may reduce over lanes only to decide whether a loop goes on or a branch is
+taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool
+
+from jaxbyz.accelerate.batching import fold_mapped_axis
+from jaxbyz.accelerate.kernels import one_kernel
+from jaxbyz.accelerate.platform import interpret_kernels, kernels_run, on_cpu
+
+_in_kernel: ContextVar[bool] = ContextVar("_in_kernel", default=False)
+
+
+def all_lanes_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a function of all lanes into one of a single lane, to be mapped with `vmap`.
+
+    However many axes are mapped, `function` is called once with all lanes, so that it can choose among them. Where
+    Triton kernels run, the call becomes one kernel.
+
+    Args:
+        function: takes and returns trees of arrays `[…, L]`.
+
+    Returns:
+        A function of trees of arrays `[…]`.
+    """
+
+    @fold_mapped_axis
+    def lanes_first(*arguments: Any) -> Any:
+        with jax.numpy_rank_promotion("allow"):  # values per lane `[L]` are combined with arrays `[…, L]`
+            if kernels_run():
+                return one_kernel(_traced_in_kernel(function), *arguments, interpret=interpret_kernels())
+            result = function(*jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), arguments))
+            return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), result)
+
+    @functools.wraps(function)
+    def one_lane(*arguments: Any) -> Any:
+        result = lanes_first(*jax.tree.map(lambda x: x[None], arguments))
+        return jax.tree.map(lambda x: x[0], result)
+
+    return one_lane
+
+
+def update_lanes(
+    function: Callable[..., Any], masks: Sequence[Bool[Array, " L"]], group: int, default: Any, *arguments: Any
+) -> Any:
+    """Return `function(*arguments)` in the lanes that a mask selects, and `default` in the others.
+
+    On a CPU, the selected lanes are gathered into groups, and the others cost nothing.
+
+    Args:
+        function: takes and returns trees of arrays `[…, L]`, for any number of lanes.
+        masks: disjoint. Lanes of one mask are grouped with each other where possible, which saves time if they take
+            similar numbers of loop iterations.
+        group: the number of lanes per group. A large group fills vectors, a small one ends its loops earlier.
+        default: a tree with the structure of the function's result.
+        *arguments: what to apply the function to.
+    """
+    if on_cpu():
+        return _update_in_groups(function, masks, group, default, arguments)
+    selected = functools.reduce(jnp.logical_or, masks)
+
+    def update() -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(selected, a, b), function(*arguments), default)
+
+    return compute_if_needed(selected.any(), update, lambda: default)
+
+
+def compute_if_needed(
+    needed: Bool[Array, ""], compute: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any
+) -> Any:
+    """Return `compute(*operands)`, or possibly `otherwise(*operands)` if `needed` is False.
+
+    The caller must be able to use either result in that case. A branch is cheaper than the work it skips on a CPU and
+    inside a GPU kernel. Elsewhere on a GPU it would make the host wait for the device, so that the work is always done.
+    """
+    if on_cpu() or _in_kernel.get():
+        return lax.cond(needed, compute, otherwise, *operands)
+    return compute(*operands)
+
+
+def constant_like(reference: Array, value: float | int | bool) -> Array:
+    """Return an array of the reference's shape that is filled with `value`.
+
+    Under `shard_map` it varies over the same devices as the reference, which JAX demands of initial values of loops.
+    """
+    return jnp.where(reference == reference, value, value)
+
+
+def _update_in_groups(
+    function: Callable[..., Any], masks: Sequence[Array], group: int, default: Any, arguments: tuple[Any, ...]
+) -> Any:
+    """Compute `update_lanes` group by group.
+
+    Every lane gets a position in the order of processing. Results are stored in that order and read by position at the
+    end, because a scatter per group would be slow.
+    """
+    lanes = masks[0].shape[0]
+    group = min(group, lanes)
+    position, count = jnp.full(lanes, lanes + group), jnp.int32(0)
+    for mask in masks:
+        position = jnp.where(mask, count + jnp.cumsum(mask) - 1, position)
+        count += mask.sum()
+    numbers = jnp.arange(lanes, dtype=jnp.int32)
+    order = jnp.zeros(lanes, jnp.int32).at[position].set(numbers, mode="drop")
+    table = _pack(arguments)
+
+    def one_group(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        first, done = carry
+        places = jnp.minimum(first + jnp.arange(group), count - 1)  # free places of the last group repeat its last lane
+        chosen = jnp.take(order, places, mode="clip")
+        result = function(*_unpack(jnp.take(table, chosen, axis=-1, mode="clip"), arguments))
+        return first + group, lax.dynamic_update_slice_in_dim(done, _pack(result), first, axis=-1)
+
+    def all_groups() -> Any:
+        before = _pack(default)
+        room = jnp.concatenate([before, before[:, :group]], axis=-1)
+        _, done = lax.while_loop(lambda carry: carry[0] < count, one_group, (jnp.zeros_like(count), room))
+        after = jnp.where(position < lanes, jnp.take(done, position, axis=-1, mode="clip"), before)
+        return _unpack(after, default)
+
+    return lax.cond(count > 0, all_groups, lambda: default)
+
+
+def _pack(tree: Any) -> Array:
+    """Store the bits of arrays `[…, L]` as the rows of one table of integers, so that one gather selects lanes."""
+    rows = [_bits(leaf).reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(rows)
+
+
+def _unpack(table: Array, like: Any) -> Any:
+    """Inverse of `_pack`, for a tree like `like` with any number of lanes."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([math.prod(leaf.shape[:-1]) for leaf in leaves])
+    parts = [
+        _from_bits(rows.reshape(*leaf.shape[:-1], -1), leaf.dtype)
+        for rows, leaf in zip(jnp.split(table, ends[:-1]), leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, parts)
+
+
+def _bits(x: Array) -> Array:
+    return lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.float32 else x.astype(jnp.int32)
+
+
+def _from_bits(x: Array, dtype: Any) -> Array:
+    return lax.bitcast_convert_type(x, jnp.float32) if dtype == jnp.float32 else x.astype(dtype)
+
+
+def _traced_in_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `compute_if_needed` know that it is traced as a part of a kernel."""
+
+    def traced(*arguments: Any) -> Any:
+        with _inside_kernel():
+            return function(*arguments)
+
+    return traced
+
+
+@contextlib.contextmanager
+def _inside_kernel() -> Iterator[None]:
+    token = _in_kernel.set(True)
+    try:
+        yield
+    finally:
+        _in_kernel.reset(token)

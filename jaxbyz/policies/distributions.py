@@ -1,0 +1,85 @@
+"""Distributions over actions: each function turns a network into a policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxbyz.environments import ActionSpace
+from jaxbyz.policies.policy import Network, Policy
+
+
+def categorical(network: Network, actions: ActionSpace, output_scale: float = 1.0) -> Policy:
+    """Build a softmax policy: the network's outputs times `output_scale` are the logits.
+
+    One uniform number per step selects the action by inverting the cumulative distribution.
+    """
+
+    def apply(tree: Any, observations: Array) -> Array:
+        return jax.nn.log_softmax(output_scale * network.apply(tree, observations), axis=0)
+
+    def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:
+        return jax.random.uniform(key, (steps, 1, lanes))
+
+    def sample(log_probs: Array, u: Array) -> Array:
+        action = jnp.zeros(u.shape[1:], jnp.int32)
+        cumulative = jnp.zeros(u.shape[1:])
+        for a in range(actions.n - 1):
+            cumulative = cumulative + jnp.exp(log_probs[a])
+            action = action + (u[0] >= cumulative)
+        return action
+
+    def log_prob(log_probs: Array, action: Array) -> Array:
+        chosen = action[None, :] == jnp.arange(actions.n, dtype=action.dtype)[:, None]
+        return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=0)
+
+    size, unravel = _flat_form(network.init)
+    return Policy(size, lambda key: ravel_pytree(network.init(key))[0], unravel, apply, noise, sample, log_prob)
+
+
+def gaussian(network: Network, actions: ActionSpace, output_scale: float = 1.0, initial_std: float = 0.5) -> Policy:
+    """Build a policy of independent normal distributions with learnt standard deviations that ignore the state.
+
+    In a bounded action space, means are centre + half-width · output_scale · output, and the standard deviations start
+    at `initial_std` times the half-width. An unbounded dimension has centre 0 and half-width 1.
+    """
+    n = actions.n
+    low, high = jnp.ravel(jnp.asarray(actions.low)), jnp.ravel(jnp.asarray(actions.high))
+    bounded = jnp.isfinite(low) & jnp.isfinite(high)
+    centre = jnp.where(bounded, 0.5 * (low + high), 0.0)[:, None]
+    half_width = jnp.where(bounded, 0.5 * (high - low), 1.0)
+
+    def init(key: PRNGKeyArray) -> dict[str, Any]:
+        return {"net": network.init(key), "log_std": jnp.log(initial_std * half_width)}
+
+    def apply(tree: Any, observations: Array) -> Array:
+        mean = centre + half_width[:, None] * output_scale * network.apply(tree["net"], observations)
+        return jnp.concatenate([mean, jnp.broadcast_to(tree["log_std"][:, None], mean.shape)], axis=0)
+
+    def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:
+        return jax.random.normal(key, (steps, n, lanes))
+
+    def sample(distribution: Array, z: Array) -> Array:
+        return distribution[:n] + jnp.exp(distribution[n:]) * z
+
+    def log_prob(distribution: Array, action: Array) -> Array:
+        mean, log_std = distribution[:n], distribution[n:]
+        z = (action - mean) * jnp.exp(-log_std)
+        return -jnp.sum(0.5 * z * z + log_std + 0.5 * math.log(2 * math.pi), axis=0)
+
+    size, unravel = _flat_form(init)
+    return Policy(size, lambda key: ravel_pytree(init(key))[0], unravel, apply, noise, sample, log_prob)
+
+
+def _flat_form(init: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:
+    """Return the number of parameters, and the function from `[D]` to the tree that `init` returns."""
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+    return flat.size, unravel

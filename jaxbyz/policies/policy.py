@@ -1,0 +1,48 @@
+"""The interfaces of policies and networks.
+
+Arrays are feature-first: observations `[O, L]` and distributions `[P, L]` have their lanes (episodes or time steps) on
+the last axis. Every layer is then one matrix product `[out, in] @ [in, L]`, and activations run along contiguous
+memory. With the paper's narrow networks that is more than twice as fast on a CPU as lanes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+class Policy(NamedTuple):
+    """Pure functions of one agent's policy over L lanes.
+
+    Attributes:
+        size: the number of parameters D.
+        init: `key -> [D]`, initial parameters.
+        unravel: `[D] -> tree`, the form of the parameters that `apply` takes. Call it once, outside of loops.
+        apply: `(tree, observations [O, L]) -> [P, L]`, the distribution of the action in every lane: log-probabilities
+            if actions are discrete, otherwise means followed by logarithms of standard deviations.
+        noise: `(key, steps, lanes) -> [steps, n, lanes]`, the random numbers that `sample` needs.
+        sample: `(distribution [P, L], noise [n, L]) -> actions`, `[L]` if discrete, otherwise `[n, L]`.
+        log_prob: `(distribution [P, L], actions) -> [L]`.
+    """
+
+    size: int
+    init: Callable[[PRNGKeyArray], Float[Array, " D"]]
+    unravel: Callable[[Float[Array, " D"]], Any]
+    apply: Callable[[Any, Float[Array, "O L"]], Float[Array, "P L"]]
+    noise: Callable[[PRNGKeyArray, int, int], Float[Array, "steps n lanes"]]
+    sample: Callable[[Float[Array, "P L"], Float[Array, "n L"]], Array]
+    log_prob: Callable[[Float[Array, "P L"], Array], Float[Array, " L"]]
+
+
+class Network(NamedTuple):
+    """A network with one output per action dimension, from which `distributions` builds a policy.
+
+    Attributes:
+        init: `key -> tree`, initial parameters.
+        apply: `(tree, observations [O, L]) -> [n, L]`.
+    """
+
+    init: Callable[[PRNGKeyArray], Any]
+    apply: Callable[[Any, Float[Array, "O L"]], Float[Array, "n L"]]
