@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxbyz.environments.lunar_lander import environment as lunar_lander
-from jaxbyz.environments.lunar_lander import physics as lunar_lander_physics
+from jaxbyz.environments.lunar_lander.velocity_solver import VELOCITY_SWEEPS
 
 ENVPOOL = """
 import sys, time, numpy as np, envpool
@@ -91,7 +91,7 @@ def main():
             "load": [round(x, 2) for x in os.getloadavg()],
         },
         "versions": {"python": platform.python_version(), "jax": jax.__version__},
-        "velocity_sweeps": lunar_lander_physics.VELOCITY_SWEEPS,
+        "velocity_sweeps": VELOCITY_SWEEPS,
         "steps": given.steps,
         "compiled_at_once": given.threads,
         "runs": [],
