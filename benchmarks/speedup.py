@@ -1,9 +1,9 @@
-"""How many fewer trajectories 13 agents need than one, each at its own best step size: CartPole, preset cartpole-best.
+"""How many fewer trajectories 13 agents need than one, each at its own best step size and batch (CartPole).
 
     python benchmarks/speedup.py [--seeds 10] [--out benchmarks/results/speedup.json]
 
-For every step size and batch, trajectories an agent until the mean over seeds of the honest return, averaged over the
-last 16 trajectories, reaches 400. Episodes are short when learning is fast, so that the whole search takes minutes.
+For every step size and batch size, the preset cartpole-best is trained until the honest return, averaged over seeds and
+the last 16 trajectories, reaches 400. Episodes are short while a policy is bad, so the search takes minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.experiments.config import resolve
@@ -19,42 +20,42 @@ from jaxbyz.experiments.run import run
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.report.statistics import first_reached, smoothed
 
-LEVEL, WIDTH, MOST = 400, 16, 640
-STEPS = (5e-3, 1e-2, 2e-2, 4e-2)
-FEDERATIONS = {"1": {"algorithm": "page-pg"}, "13": {"agents": 13}}
+TARGET_RETURN, WINDOW, MAX_TRAJECTORIES = 400, 16, 640
+STEP_SIZES, BATCH_SIZES = (5e-3, 1e-2, 2e-2, 4e-2), (4, 8)
+FEDERATIONS: dict[str, dict[str, Any]] = {"1": {"algorithm": "page-pg"}, "13": {"agents": 13}}
 
 
-def measure(who: dict, batch: int, eta: float, seeds: int) -> dict:
-    """One training, and when it arrives."""
-    options = {**who, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
-    done = run(resolve("cartpole-best", trajectories=MOST, **options))
-    x, y = smoothed(done.metrics, WIDTH)
-    arrived = float(first_reached(x, y.mean(axis=0), LEVEL))
+def measure(federation: dict[str, Any], batch: int, eta: float, seeds: int) -> dict[str, Any]:
+    """Train once; return the trajectories until the target (None if it is not reached) and the return at the end."""
+    options = {**federation, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
+    result = run(resolve("cartpole-best", trajectories=MAX_TRAJECTORIES, **options))
+    x, y = smoothed(result.metrics, WINDOW)
+    needed = float(first_reached(x, y.mean(axis=0), TARGET_RETURN))
     return {
         "batch": batch,
         "eta": eta,
-        "trajectories": None if math.isnan(arrived) else int(arrived),
+        "trajectories": None if math.isnan(needed) else int(needed),
         "end": round(float(y[:, -1].mean()), 1),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/speedup.json"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     prepare()
-    report: dict = {
-        "command": "python benchmarks/speedup.py", "environment": describe_environment(), "seeds": given.seeds,
-        "level": LEVEL, "runs": {}, "best": {},
+    report: dict[str, Any] = {
+        "command": "python benchmarks/speedup.py", "environment": describe_environment(), "seeds": arguments.seeds,
+        "level": TARGET_RETURN, "runs": {}, "best": {},
     }  # fmt: skip
-    for name, who in FEDERATIONS.items():
-        rows = [measure(who, batch, eta, given.seeds) for batch in (4, 8) for eta in STEPS]
+    for name, federation in FEDERATIONS.items():
+        rows = [measure(federation, batch, eta, arguments.seeds) for batch in BATCH_SIZES for eta in STEP_SIZES]
+        reached = [row for row in rows if row["trajectories"] is not None]
         report["runs"][name] = rows
-        arrived = [row for row in rows if row["trajectories"] is not None]
-        report["best"][name] = min(arrived, key=lambda row: row["trajectories"]) if arrived else None
+        report["best"][name] = min(reached, key=lambda row: row["trajectories"]) if reached else None
         print(name, report["best"][name], flush=True)
-        write_json(given.out, report)
+        write_json(arguments.out, report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""The mathematics of benchmarks/theory.py: exact gradient, the corollaries' choices, slopes of known power laws."""
+"""The mathematics and the pictures of benchmarks/theory.py."""
 
-import importlib.util
+import json
+import sys
 from pathlib import Path
 
 import jax
@@ -8,29 +9,34 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling import tabular_mdp
 
-spec = importlib.util.spec_from_file_location("theory", Path(__file__).parent.parent / "benchmarks" / "theory.py")
-theory = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(theory)
-CONSTANTS = theory.Constants(sigma2=16.0, C_p=88.0, L=0.9, gap=0.3)
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import theory_convergence as convergence  # noqa: E402
+import theory_pictures as pictures  # noqa: E402
+import theory_problem as problem  # noqa: E402
+
+CONSTANTS = problem.Constants(sigma2=16.0, C_p=88.0, L=0.9, gap=0.3)
 
 
 def test_gradient_is_exact():
     theta = np.array([0.3, -0.2])
 
     def exact(theta):
-        table = np.stack([np.zeros(3), theory.FEATURES @ theta + theory.OFFSETS]).astype(np.float64)
-        return tabular.exact_return(table.ravel())
+        table = np.stack([np.zeros(3), problem.FEATURES @ theta + problem.OFFSETS]).astype(np.float64)
+        return tabular_mdp.exact_return(table.ravel())
 
-    assert float(theory.value(jnp.asarray(theta))) == pytest.approx(exact(theta), rel=1e-5)
+    assert float(problem.exact_return(jnp.asarray(theta))) == pytest.approx(exact(theta), rel=1e-5)
     differences = [(exact(theta + step) - exact(theta - step)) / 2e-5 for step in 1e-5 * np.eye(2)]
-    np.testing.assert_allclose(theory.gradient(jnp.asarray(theta)), differences, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(problem.exact_gradient(jnp.asarray(theta)), differences, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("K,f,epsilon", [(1, 0, 0.2), (32, 0, 0.1), (20, 4, 0.2), (5, 1, 0.14)])
-def test_choices_are_the_corollaries(K, f, epsilon):
-    plans = {name: theory.chosen(name, K, f, epsilon, CONSTANTS) for name in ("decbyzpg", "byzpg", "byzpg-alone")}
+def test_plans_follow_the_corollaries(K, f, epsilon):
+    names = ("decbyzpg", "byzpg", "byzpg-alone")
+    plans = {name: convergence.prescribe(name, K, f, epsilon, CONSTANTS) for name in names}
     alpha = f / K
     for plan in plans.values():
         assert np.ceil(2 * 16.0 * (alpha + 1 / K) / epsilon**2) == plan.N  # Cσ²(α + 1/K)/N ≤ ε²/2
@@ -39,7 +45,7 @@ def test_choices_are_the_corollaries(K, f, epsilon):
         assert plan.eta <= 0.5 / CONSTANTS.L
     p = plans["byzpg"].p
     for name, A in (
-        ("decbyzpg", theory.ALPHA_PART * alpha / p**2 + 1 / (p * K)),
+        ("decbyzpg", convergence.ALPHA_CONSTANT * alpha / p**2 + 1 / (p * K)),
         ("byzpg", 1 / (p * K)),
         ("byzpg-alone", 1 / p),
     ):
@@ -48,9 +54,9 @@ def test_choices_are_the_corollaries(K, f, epsilon):
         assert plans["decbyzpg"].eta == plans["byzpg"].eta
 
 
-def test_promised_exponents():
-    """`predicted` behaves as the corollaries say: exactly without attackers, for small ε and many agents with them."""
-    at = theory.predicted
+def test_predicted_exponents():
+    """Exact without attackers; for small ε and many agents with them."""
+    at = convergence.predicted
     for name in ("decbyzpg", "byzpg"):
         assert at(name, 8, 0, 0.1) / at(name, 4, 0, 0.1) == pytest.approx(1 / 2)
         assert at(name, 8, 0, 0.05) / at(name, 8, 0, 0.1) == pytest.approx(8)
@@ -60,47 +66,93 @@ def test_promised_exponents():
     assert at("decbyzpg", 1e6, 0.2, 0.05) / at("decbyzpg", 1e6, 0.2, 0.1) == pytest.approx(16)
 
 
-def test_slope_of_a_power_law():
+def test_exponents_of_a_power_law():
     K, epsilon = (x.ravel().astype(float) for x in np.meshgrid([1, 2, 4, 8], [0.2, 0.14, 0.1]))
     y = 5 * K**-0.5 * epsilon**-3
-    np.testing.assert_allclose(theory.exponents(K, epsilon, of=y), [-0.5, -3.0])
+    np.testing.assert_allclose(convergence.fit_exponents(K, epsilon, of=y), [-0.5, -3.0])
     noisy = y * np.exp(0.01 * np.random.default_rng(0).normal(size=(50, len(y))))
-    np.testing.assert_allclose(theory.exponents(K, epsilon, of=noisy), np.tile([-0.5, -3.0], (50, 1)), atol=0.1)
+    fitted = convergence.fit_exponents(K, epsilon, of=noisy)
+    np.testing.assert_allclose(fitted, np.tile([-0.5, -3.0], (50, 1)), atol=0.1)
 
 
-def test_arrival_between_points():
+def test_the_first_crossing_is_interpolated():
     x = np.array([1.0, 2.0, 4.0])
     y = np.array([[3.0, 1.0, 0.0], [3.0, 2.5, 2.1], [0.5, 0.4, 0.3]])
-    np.testing.assert_allclose(theory.arrival(x, y, 2.0), [1.5, np.nan, 1.0])
+    np.testing.assert_allclose(convergence.first_crossing(x, y, 2.0), [1.5, np.nan, 1.0])
 
 
-def test_slopes_find_what_cells_were_made_with():
+def test_exponents_are_recovered_from_synthetic_measurements():
     rng = np.random.default_rng(0)
-    cells = []
-    for plan in theory.plans(CONSTANTS, quick=False):
-        y = theory.predicted(plan.algorithm, plan.K, plan.f / plan.K, plan.epsilon)
+    measurements = []
+    for plan in convergence.make_plans(CONSTANTS, quick=False):
+        y = convergence.predicted(plan.algorithm, plan.K, plan.f / plan.K, plan.epsilon)
         x = np.linspace(y / 10, 3 * y, 600)
         means = plan.epsilon**2 * y / x * (1 + 0.05 * rng.normal(size=(16, 1)))
-        cells.append(theory.Cell(plan, x, means))
-    for row in theory.slopes(cells):
+        measurements.append(convergence.Measurement(plan, x, means))
+    for row in convergence.measured_exponents(measurements):
         assert row["low"] <= row["slope"] <= row["high"]
         assert row["slope"] == pytest.approx(row["formula_here"], abs=0.05)
         assert row["attacked"] or row["formula_here"] == pytest.approx(row["corollary"], abs=1e-3)
 
 
+@pytest.fixture(scope="module")
+def report():
+    return json.loads((BENCHMARKS / "results" / "theory.json").read_text())
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_the_picture_of_convergence(report):
+    panels = pictures.draw_convergence(report).axes
+    assert [axes.get_title().split(";")[0] for axes in panels] == [
+        "DecByzPG, α = 0", "ByzPG, α = 0", "DecByzPG, α = 0.2", "ByzPG, α = 0.2",
+    ]  # fmt: skip
+    assert legend(panels[0]) == [f"K = {K}" for K in (1, 2, 4, 8, 16, 32)] + ["ε²"]
+    assert legend(panels[2]) == ["K = 5", "K = 10", "K = 20", "ε²"]
+    (row,) = (r for r in report["cells"] if (r["algorithm"], r["K"], r["f"], r["epsilon"]) == ("decbyzpg", 4, 0, 0.14))
+    np.testing.assert_array_equal(panels[0].lines[2].get_xydata(), row["curve"])
+    assert panels[0].lines[-1].get_ydata()[0] == pytest.approx(0.14**2)
+    assert all(axes.get_xlabel() == "trajectories per agent" for axes in panels)
+
+
+def test_the_picture_of_trajectories(report):
+    against_K, against_epsilon = pictures.draw_trajectories(report).axes
+    assert (against_K.get_xlabel(), against_epsilon.get_xlabel()) == ("agents K", "target ε")
+    assert legend(against_K)[0] == "DecByzPG, α = 0, ε = 0.14"
+    assert legend(against_epsilon)[-1] == "ByzPG, α = 0.2, K = 10"
+    line = against_K.containers[0].lines[0]
+    needed = {r["K"]: r["trajectories"] for r in pictures.select(report, ("decbyzpg", False), epsilon=0.14)}
+    assert dict(line.get_xydata().astype(int).tolist()) == needed
+
+
+def test_the_picture_of_agreement_and_bias(report):
+    diameters, against_N, against_K = pictures.draw_agreement(report).axes
+    assert legend(diameters) == [
+        "mda, 1 of 13 Byzantine", "mda, 3 of 13 Byzantine", "gda, 1 of 13 Byzantine", "gda, 2 of 13 Byzantine", "2^−κ",
+    ]  # fmt: skip
+    np.testing.assert_array_equal(diameters.lines[1].get_ydata(), report["diameter"][1]["ratio"])
+    for axes, variable in ((against_N, "N"), (against_K, "K")):
+        assert legend(axes) == ["slope −1", "α = 0", "α = 0.2"]
+        honest = [r for r in report["bias"]["rows"] if r["against"] == variable and r["byzantine"] == 0]
+        shown = axes.containers[0].lines[0].get_xydata()
+        np.testing.assert_allclose(shown, [[r[variable], r["error"]] for r in honest])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name,K", [("decbyzpg", 2), ("byzpg", 3)])
-def test_every_seed_goes_its_own_way(name, K):
-    """`advance` takes the very steps that each seed would take by itself with its coins."""
-    plan = theory.Plan(name, K, 0, 0.5, 4, 0.25, 0.05, 10)
-    method, run = theory.advance(plan, 4)
+def test_seeds_run_independently(name, K):
+    """The runner takes the same steps as each seed would take by itself with its coins."""
+    plan = convergence.Plan(name, K, 0, 0.5, 4, 0.25, 0.05, 10)
+    algorithm, run = convergence.make_runner(plan, 4)
     keys = jax.random.split(jax.random.key(1), 4)
     coins = np.random.default_rng(0).random((10, 4)) < 0.4
     coins[0] = True
-    states, norms = run(jax.vmap(method.init)(keys), jnp.asarray(coins))
+    states, norms = run(jax.vmap(algorithm.init)(keys), jnp.asarray(coins))
+    run_alone = jax.jit(lambda state, coins: jax.lax.scan(algorithm.step, state, coins)[0])
     for i in range(4):
-        alone, _ = jax.jit(lambda state, coins: jax.lax.scan(method.step, state, coins))(
-            method.init(keys[i]), jnp.asarray(coins[:, i])
-        )
-        np.testing.assert_allclose(states.parameters[i], alone.parameters, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(norms[0], float(jnp.sum(theory.gradient(jnp.zeros(2)) ** 2)), rtol=1e-5)
+        state = run_alone(algorithm.init(keys[i]), jnp.asarray(coins[:, i]))
+        np.testing.assert_allclose(states.parameters[i], state.parameters, rtol=1e-4, atol=1e-6)
+    expected = float(jnp.sum(problem.exact_gradient(jnp.zeros(2)) ** 2))
+    np.testing.assert_allclose(norms[0], expected, rtol=1e-5)
