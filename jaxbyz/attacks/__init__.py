@@ -30,11 +30,11 @@ from jaxbyz.registry import Registry
 
 attacks = Registry("attack")
 attacks.add("none", no_attack)
-attacks.add("random-action", random_action, "acts uniformly at random (paper)")
-attacks.add("constant-action", constant_action, "always takes the same action")
-attacks.add("reward-flip", reward_flip, "learns from negated rewards")
-attacks.add("reward-shuffle", reward_shuffle, "permutes the rewards within each episode")
-attacks.add("large-noise", large_noise, "large Gaussian noise, fresh for every receiver (paper)")
+attacks.add("random-action", random_action, "uniformly random actions (paper)")
+attacks.add("constant-action", constant_action, "always the same action")
+attacks.add("reward-flip", reward_flip, "negated rewards")
+attacks.add("reward-shuffle", reward_shuffle, "rewards permuted within each episode")
+attacks.add("large-noise", large_noise, "large Gaussian noise, drawn anew for every receiver (paper)")
 attacks.add("avg-zero", avg_zero, "makes the average of all gradients zero (paper)")
 attacks.add("sign-flip", sign_flip, "sends the negative of its own message")
 attacks.add("ipm", ipm, "inner-product manipulation: −ε times the honest mean")
@@ -43,61 +43,25 @@ attacks.add("opt-ipm", opt_ipm, "IPM with the ε that moves this rule's aggregat
 attacks.add("opt-alie", opt_alie, "ALIE with the z that moves this rule's aggregate furthest")
 attacks.add("mimic", mimic, "repeats one honest agent")
 attacks.add("mimic-warmup", mimic_warmup, "repeats the honest agent farthest along the largest honest spread")
-attacks.add("min-max", min_max, "as far as the largest honest distance allows")
-attacks.add("min-sum", min_sum, "as far as the largest honest sum of squared distances allows")
+attacks.add("min-max", min_max, "as far from the honest mean as the largest honest distance allows")
+attacks.add("min-sum", min_sum, "as far from the honest mean as the largest honest sum of squared distances allows")
 attacks.add("gaussian", gaussian, "N(0, 200²) noise, the same for all receivers")
 attacks.add("zero", zero, "sends zero")
 attacks.add("inf", inf, "sends infinity")
 attacks.add("nan", nan, "sends not-a-number")
 attacks.add("fedpg-br", fedpg_br, "FedPG-BR's colluders: their mean plus a far random direction")
-attacks.add("fedpg-br-noise", fedpg_br_noise, "FedPG-BR's random noise: its own message plus thrice its range")
 attacks.add(
-    "equivocating-alie",
-    partial(alie, equivocate=True),
-    "ALIE down for half of the receivers, up for the others",
+    "fedpg-br-noise", fedpg_br_noise, "FedPG-BR's random noise: its own message plus noise of three times its range"
 )
-attacks.add(
-    "equivocating-min-max",
-    partial(min_max, equivocate=True),
-    "MinMax one way for half of the receivers, the other way for the others",
-)
+attacks.add("equivocating-alie", partial(alie, equivocate=True), "ALIE, mirrored for half of the receivers")
+attacks.add("equivocating-min-max", partial(min_max, equivocate=True), "MinMax, mirrored for half of the receivers")
 attacks.add("dissensus", dissensus, "undoes gossip: pushes each receiver away from its honest neighbours")
 attacks.add("gradient-found", gradient_found, "found by gradient ascent through the rule in use")
 
 __all__ = [
-    "Attack",
-    "Interference",
-    "View",
-    "alie",
-    "attacks",
-    "avg_zero",
-    "constant_action",
-    "dissensus",
-    "fedpg_br",
-    "fedpg_br_noise",
-    "from_function",
-    "gaussian",
-    "gradient_found",
-    "honest_mean",
-    "honest_std",
-    "inf",
-    "ipm",
-    "large_noise",
-    "mimic",
-    "mimic_warmup",
-    "min_max",
-    "min_sum",
-    "nan",
-    "no_attack",
-    "on_messages",
-    "opt_alie",
-    "opt_ipm",
-    "random_action",
-    "reward_flip",
-    "reward_shuffle",
-    "rule_output",
-    "sent_by_all",
-    "sign_flip",
-    "with_forged_rows",
-    "zero",
-]
+    "Attack", "Interference", "View", "alie", "attacks", "avg_zero", "constant_action", "dissensus", "fedpg_br",
+    "fedpg_br_noise", "from_function", "gaussian", "gradient_found", "honest_mean", "honest_std", "inf", "ipm",
+    "large_noise", "mimic", "mimic_warmup", "min_max", "min_sum", "nan", "no_attack", "on_messages", "opt_alie",
+    "opt_ipm", "random_action", "reward_flip", "reward_shuffle", "rule_output", "sent_by_all", "sign_flip",
+    "with_forged_rows", "zero",
+]  # fmt: skip

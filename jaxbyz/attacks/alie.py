@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_std
 
 
@@ -27,13 +27,12 @@ def alie_row(view: View, z: float | Float[Array, ""]) -> Float[Array, " D"]:
     return honest_mean(view.messages, view.mask) + z * honest_std(view.messages, view.mask)
 
 
-def alie(*, z: float | None = None, sign: float = -1.0, on: Place = "both", equivocate: bool = False) -> Attack:
+def alie(*, z: float | None = None, sign: float = -1.0, on: MessageKind = "both", equivocate: bool = False) -> Attack:
     """A little is enough: every Byzantine agent sends μ + sign·z·s.
 
     Args:
         z: how many honest standard deviations s; by default `alie_z`, from the Byzantine agents of the iteration.
         sign: −1 or 1.
-        on: which messages are forged.
         equivocate: half of the honest receivers get μ − z·s, the others μ + z·s.
 
     References:

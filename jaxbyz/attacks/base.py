@@ -113,19 +113,22 @@ def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> At
     return Attack(gradients=forge, equivocates=True)
 
 
-Place = Literal["gradients", "parameters", "both"]
+MessageKind = Literal["gradients", "parameters", "both"]
 
 
-def check_place(on: str) -> None:
-    """Refuse a value of the option `on` that is not a place where messages can be forged."""
-    if on not in get_args(Place):
+def check_message_kind(on: str) -> None:
+    """Refuse an unknown value of the option `on`."""
+    if on not in get_args(MessageKind):
         raise UsageError(f"on={on!r}: must be 'gradients', 'parameters' or 'both'")
 
 
 def on_messages(
-    forge: Forge, on: Place, *, equivocates: bool = False, mirror_for_half: bool = False, **functions: Any
+    forge: Forge, on: MessageKind, *, equivocates: bool = False, mirror_for_half: bool = False, **functions: Any
 ) -> Attack:
     """Make an attack that forges messages with one function.
+
+    Most attacks have the option `on`, which is explained here, and many have the option `equivocate`, which sends the
+    mirror image about the honest mean to half of the honest receivers (`mirrored_for_half`).
 
     Args:
         forge: what is sent.
@@ -134,7 +137,7 @@ def on_messages(
         mirror_for_half: wrap `forge` in `mirrored_for_half`.
         **functions: other functions of the `Attack`.
     """
-    check_place(on)
+    check_message_kind(on)
     if mirror_for_half:
         forge, equivocates = mirrored_for_half(forge), True
     return Attack(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 
 
-def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
+def dissensus(*, epsilon: float = 1.5, on: MessageKind = "parameters") -> Attack:
     """Undo gossip: receiver i is sent x_i − ε·Σ_{j honest} W_ij (x_j − x_i) / Σ_{b Byzantine} W_ib.
 
     W are the graph's mixing weights if the view has any, and equal weights otherwise.
@@ -16,7 +16,6 @@ def dissensus(*, epsilon: float = 1.5, on: Place = "parameters") -> Attack:
     Args:
         epsilon: under plain averaging with weights W, ε = 1 cancels everything that i learns from its honest
             neighbours, and ε > 1 drives it away from them.
-        on: which messages are forged.
 
     References:
         He, Karimireddy and Jaggi, Byzantine-robust decentralized learning via ClippedGossip, 2022.

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_squared_distances
 
 
@@ -28,7 +28,7 @@ def range_noise(view: View, uniform: Float[Array, "K D"], scale: float) -> Float
     return x + scale * extent * uniform
 
 
-def fedpg_br(*, reach: float = 1.5, on: Place = "gradients") -> Attack:
+def fedpg_br(*, reach: float = 1.5, on: MessageKind = "gradients") -> Attack:
     """FedPG-BR's colluders: their own mean plus a random direction, `reach` times as long as their own diameter.
 
     All colluders use the same direction u ~ N(0, I). A single colluder has diameter zero and sends its true message.
@@ -41,7 +41,7 @@ def fedpg_br(*, reach: float = 1.5, on: Place = "gradients") -> Attack:
     return on_messages(forge, on)
 
 
-def fedpg_br_noise(*, scale: float = 3.0, on: Place = "gradients") -> Attack:
+def fedpg_br_noise(*, scale: float = 3.0, on: MessageKind = "gradients") -> Attack:
     """FedPG-BR's noise: g_b + U(−1, 1)·scale·(max g_b − min g_b), uniform in every coordinate."""
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:

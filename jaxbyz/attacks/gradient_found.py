@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.ascent import Climber, ascend
-from jaxbyz.attacks.base import Attack, Forge, Place, View, check_place, rule_output, with_forged_rows
+from jaxbyz.attacks.base import Attack, Forge, MessageKind, View, check_message_kind, rule_output, with_forged_rows
 from jaxbyz.attacks.gradient_found_starts import families_of_starts
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_squared_distances, honest_std, overflow_safe_norm
 from jaxbyz.errors import UsageError
@@ -36,7 +36,7 @@ def gradient_found(
     steps: int = 30,
     restarts: int = 8,
     reach: float | None = None,
-    on: Place = "both",
+    on: MessageKind = "both",
 ) -> Attack:
     """Send the most damaging messages that projected ascent through the rule in use finds.
 
@@ -62,13 +62,12 @@ def gradient_found(
         restarts: the number of climbers.
         reach: the largest distance from μ in honest spreads. None leaves the starts where they are; against a rule
             without bound, such as the mean, the result is then as large as the number format allows.
-        on: which messages are forged.
     """
     if objective not in (None, *OBJECTIVES):
         raise UsageError(f"objective={objective!r}: one of {', '.join(OBJECTIVES)}")
     if steps < 0 or restarts < 1:
         raise UsageError(f"steps={steps}, restarts={restarts}: must be at least 0 and 1")
-    check_place(on)
+    check_message_kind(on)
     effort = Effort(steps, restarts, reach)
     on_gradients = None if on == "parameters" else objective or "distance"
     on_parameters = None if on == "gradients" else objective or "diameter"

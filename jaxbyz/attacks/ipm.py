@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import honest_mean
 from jaxbyz.errors import UsageError
 
@@ -14,7 +14,7 @@ def ipm_row(view: View, epsilon: float | Float[Array, ""]) -> Float[Array, " D"]
     return -epsilon * honest_mean(view.messages, view.mask)
 
 
-def ipm(*, epsilon: float = 0.5, on: Place = "gradients", equivocate: bool = False) -> Attack:
+def ipm(*, epsilon: float = 0.5, on: MessageKind = "gradients", equivocate: bool = False) -> Attack:
     """Inner-product manipulation, or fall of empires: every Byzantine agent sends −ε·μ, where μ is the honest mean.
 
     A small ε passes distance-based filters and still decreases ⟨aggregate, μ⟩; other libraries use 0.1, 2 or 10.
@@ -23,7 +23,6 @@ def ipm(*, epsilon: float = 0.5, on: Place = "gradients", equivocate: bool = Fal
         epsilon: ε.
         on: which messages are forged. By default gradients: parameters have a large common part, whose negative is
             only an outlier.
-        equivocate: send the mirror image about μ to half of the honest receivers.
 
     References:
         Xie et al., Fall of empires, 2020.
@@ -35,14 +34,14 @@ def ipm(*, epsilon: float = 0.5, on: Place = "gradients", equivocate: bool = Fal
     return on_messages(forge, on, mirror_for_half=equivocate)
 
 
-def sign_flip(*, scale: float = 1.0, of: str = "own", on: Place = "gradients", equivocate: bool = False) -> Attack:
+def sign_flip(
+    *, scale: float = 1.0, of: str = "own", on: MessageKind = "gradients", equivocate: bool = False
+) -> Attack:
     """Byzantine agents send the negative of a message, so that gradient ascent becomes descent.
 
     Args:
         scale: factor of the negative; 2.5 for FedPG-BR's sign flip.
         of: `"own"` for −scale·g_b, where g_b is what the agent would have sent; `"mean"` for −scale·μ, which is IPM.
-        on: which messages are forged.
-        equivocate: send the mirror image about μ to half of the honest receivers.
 
     References:
         Li et al., RSA: Byzantine-robust stochastic aggregation, 2019.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.attacks.alie import alie_row
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, rule_output, sent_by_all, with_forged_rows
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, rule_output, sent_by_all, with_forged_rows
 from jaxbyz.attacks.honest_statistics import honest_mean, overflow_safe_norm
 from jaxbyz.attacks.ipm import ipm_row
 
@@ -35,7 +35,7 @@ def distance_moved(view: View, forged: Float[Array, "K D"], key: PRNGKeyArray) -
 
 
 def _most_damaging(
-    row: Callable[[View, Array], Array], candidates: Callable[[jnp.dtype], Array], on: Place, equivocate: bool
+    row: Callable[[View, Array], Array], candidates: Callable[[jnp.dtype], Array], on: MessageKind, equivocate: bool
 ) -> Attack:
     """Make the attack that sends `row(view, c)` with the candidate c that moves the aggregate furthest."""
 
@@ -48,7 +48,12 @@ def _most_damaging(
 
 
 def opt_ipm(
-    *, least: float = 0.01, most: float = 100.0, tries: int = 24, on: Place = "gradients", equivocate: bool = False
+    *,
+    least: float = 0.01,
+    most: float = 100.0,
+    tries: int = 24,
+    on: MessageKind = "gradients",
+    equivocate: bool = False,
 ) -> Attack:
     """Optimal IPM: −ε·μ with the ε of a geometric grid that moves this rule's aggregate furthest from μ.
 
@@ -56,8 +61,6 @@ def opt_ipm(
         least: the smallest ε.
         most: the largest ε.
         tries: the number of scales; each costs one application of the rule.
-        on: which messages are forged.
-        equivocate: send the mirror image about μ to half of the honest receivers.
 
     References:
         Shejwalkar and Houmansadr, Manipulating the Byzantine, 2021; ByzFL's "Optimal IPM".
@@ -66,7 +69,7 @@ def opt_ipm(
 
 
 def opt_alie(
-    *, least: float = 0.01, most: float = 100.0, tries: int = 24, on: Place = "both", equivocate: bool = False
+    *, least: float = 0.01, most: float = 100.0, tries: int = 24, on: MessageKind = "both", equivocate: bool = False
 ) -> Attack:
     """Optimal ALIE: μ + z·s with the z of a geometric grid, of either sign, that moves this rule's aggregate furthest.
 

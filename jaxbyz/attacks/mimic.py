@@ -7,16 +7,15 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import honest_deviations
 
 
-def mimic(*, target: int = 0, on: Place = "both") -> Attack:
+def mimic(*, target: int = 0, on: MessageKind = "both") -> Attack:
     """Every Byzantine agent repeats one honest agent: m = x_i.
 
     Args:
         target: the position of that agent among the honest ones.
-        on: which messages are forged.
 
     References:
         Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
@@ -45,7 +44,7 @@ class SpreadMemory(NamedTuple):
     iterations: Int[Array, ""]
 
 
-def mimic_warmup(*, warmup: int = 10, on: Place = "both") -> Attack:
+def mimic_warmup(*, warmup: int = 10, on: MessageKind = "both") -> Attack:
     """Repeat the honest agent that is farthest along the direction of largest honest spread, learnt during training.
 
     Per iteration, with d_i = x_i − μ and w = Σ_i d_i ⟨d_i, z⟩ (one step of power iteration):
@@ -53,7 +52,6 @@ def mimic_warmup(*, warmup: int = 10, on: Place = "both") -> Attack:
 
     Args:
         warmup: after this many iterations all repeat argmax_i |a_i|, until then the first honest agent.
-        on: which messages are forged.
 
     References:
         Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.

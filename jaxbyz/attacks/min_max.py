@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import (
     honest_deviations,
     honest_mean,
@@ -56,7 +56,7 @@ def min_sum_row(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
     return honest_mean(x, mask) + gamma * unit(p)
 
 
-def _attack(row: Callable[[View, Array], Array], direction: str, on: Place, equivocate: bool) -> Attack:
+def _attack(row: Callable[[View, Array], Array], direction: str, on: MessageKind, equivocate: bool) -> Attack:
     if direction not in DIRECTIONS:
         raise UsageError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
 
@@ -66,15 +66,13 @@ def _attack(row: Callable[[View, Array], Array], direction: str, on: Place, equi
     return on_messages(forge, on, mirror_for_half=equivocate)
 
 
-def min_max(*, direction: str = "std", on: Place = "both", equivocate: bool = False) -> Attack:
+def min_max(*, direction: str = "std", on: MessageKind = "both", equivocate: bool = False) -> Attack:
     """MinMax: no farther from any honest message than two honest messages are from each other.
 
     No filter on distances can tell it from an honest message. The distance γ has a closed form (`min_max_row`).
 
     Args:
         direction: −s ("std"), −μ/‖μ‖ ("unit") or −sign(μ) ("sign").
-        on: which messages are forged.
-        equivocate: send the mirror image about μ to half of the honest receivers.
 
     References:
         Shejwalkar and Houmansadr, Manipulating the Byzantine, 2021.
@@ -82,7 +80,7 @@ def min_max(*, direction: str = "std", on: Place = "both", equivocate: bool = Fa
     return _attack(min_max_row, direction, on, equivocate)
 
 
-def min_sum(*, direction: str = "std", on: Place = "both", equivocate: bool = False) -> Attack:
+def min_sum(*, direction: str = "std", on: MessageKind = "both", equivocate: bool = False) -> Attack:
     """MinSum: a sum of squared distances no larger than that of some honest message (`min_sum_row`).
 
     Less visible and weaker than MinMax, whose arguments it shares.

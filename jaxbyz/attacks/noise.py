@@ -5,16 +5,17 @@ from __future__ import annotations
 import jax
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, Place, View, on_messages
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages
 
 
-def gaussian(*, scale: float = 200.0, location: float = 0.0, on: Place = "both", equivocate: bool = False) -> Attack:
+def gaussian(
+    *, scale: float = 200.0, location: float = 0.0, on: MessageKind = "both", equivocate: bool = False
+) -> Attack:
     """Every Byzantine agent sends noise N(location, scale²) in every coordinate.
 
     Args:
         scale: standard deviation of the noise.
         location: mean of the noise.
-        on: which messages are forged.
         equivocate: draw new noise for every receiver, instead of sending the same noise to all.
 
     References:
