@@ -1,12 +1,12 @@
-"""Damage of every attack against every rule: does the gradient-found attack do at least as much as the best fixed one?
+"""Damage of every attack to every rule: does the gradient-found attack do at least as much as the best fixed one?
 
     python benchmarks/attack_damage.py            # prints the table, writes benchmarks/results/attack_damage.json
-    python benchmarks/attack_damage.py krum mda   # these rules only, their rows replaced in the file
-    python benchmarks/attack_damage.py --show     # prints the table of the file
+    python benchmarks/attack_damage.py krum mda   # only these rules; their rows in the file are replaced
+    python benchmarks/attack_damage.py --show     # prints the table from the file
 
-Damage is the distance of the aggregate from the honest mean in honest spreads, √((1/h) Σ ‖x_i − μ‖²), averaged over
-inputs (K = 13 messages of which f = 3 lie) and over a random rule's keys. Agreements: the honest diameter after one
-round over the one before, every receiver told its own lies.
+Damage to an aggregator is the distance of the aggregate from the honest mean in honest spreads √((1/h) Σ ‖x_i − μ‖²).
+Damage to an agreement is the honest diameter after one round divided by the diameter before. Both are averaged over
+inputs (K = 13 messages, f = 3 of them Byzantine) and over the keys of a random rule.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
-from jaxbyz.attacks import View, attacks, honest_mean, honest_std
+from jaxbyz.attacks import attacks, honest_mean, honest_std
 from jaxbyz.certify.rule_names import AGREEMENT, every_rule, named_rule
 from jaxbyz.protocol.agreements import diameter
-from jaxbyz.protocol.communication import received
-from jaxbyz.rules import Receiver
+from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 
 K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 128
+WARMUP = 12  # iterations that an attack with memory has seen
 FOUND = "gradient-found"
 
 
 def inputs(seed: int) -> tuple[jax.Array, jax.Array]:
-    """[INPUTS, K, D] honest messages, half of them unevenly spread over agents and coordinates; [INPUTS, K] masks."""
+    """Return messages `[INPUTS, K, D]`, spread unevenly over agents or coordinates, and masks `[INPUTS, K]`."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(INPUTS, K, D)) + 0.5 * rng.normal(size=(INPUTS, 1, D))
     x[::2] *= rng.uniform(0.2, 2.0, size=(INPUTS, 1, D))[::2]
@@ -43,61 +43,56 @@ def inputs(seed: int) -> tuple[jax.Array, jax.Array]:
 
 
 def damages(name: str, seed: int = 0) -> dict[str, float]:
-    """attack -> damage to one rule, all attacks in one compiled program."""
+    """Return the damage of every attack to one rule, measured in one compiled program."""
     rule = named_rule(name, K, F)
-    place = "parameters" if name.startswith(AGREEMENT) else "gradients"
+    kind = "parameters" if name.startswith(AGREEMENT) else "gradients"
     built = {entry.name: entry.build(K, F) for entry in attacks}
-    chosen = {label: attack for label, attack in built.items() if getattr(attack, place) is not None}
+    chosen = {label: attack for label, attack in built.items() if getattr(attack, kind) is not None}
 
-    def apply(key: jax.Array, messages: jax.Array, receiver: jax.Array) -> jax.Array:
-        state = rule.init(*messages.shape)
-        return rule.apply(key, messages, Receiver(messages[receiver], receiver), state).rows[0]
-
-    def on_one_input(key: jax.Array, x: jax.Array, mask: jax.Array) -> list[jax.Array]:
+    def on_one_input(key: jax.Array, x: jax.Array, mask: jax.Array) -> jax.Array:
         key_attack, key_rule = jax.random.split(key)
         keys = jax.random.split(key_rule, KEYS if rule.random else 1)
-        guess = jax.random.fold_in(key_attack, 1)
-        spread = jnp.linalg.norm(honest_std(x, mask))
         first = jnp.argmin(mask)
-        found = []
-        for attack in chosen.values():
-            memory = attack.init(K, D)
-            view = View(
-                x, mask, lambda m: apply(guess, m, jnp.int32(0)), memory, jnp.int32(0), trial=apply, random=rule.random
-            )
-            if memory != ():  # as after its warm-up
-                for _ in range(12):
+
+        def view_with(memory):
+            guess = jax.random.fold_in(key_attack, 1)
+            return omniscient_view(guess, rule, rule.init(K, D), x, Adversary(mask, memory=memory))
+
+        def messages_to(attack, receivers: jax.Array) -> jax.Array:
+            view = view_with(attack.init(K, D))
+            if view.memory != ():
+                for _ in range(WARMUP):
                     view = view._replace(memory=attack.remember(view))
-            forge = getattr(attack, place)
-            if place == "parameters":
-                wires = jax.vmap(lambda r, f=forge, v=view: received(key_attack, v, f, r, restore_own=rule.personal))(
-                    jnp.arange(K)
-                )
-                found.append((wires, None))
-            else:
-                found.append((received(key_attack, view, forge, first, restore_own=rule.personal), None))
-        wires = jnp.stack([wire for wire, _ in found])
-        if place == "parameters":
-            rows = jax.lax.map(lambda w: jax.vmap(partial(apply, keys[0]))(w, jnp.arange(K)), wires)
-            return jax.vmap(lambda now: diameter(now, mask))(rows) / diameter(x, mask)
-        answers = jax.lax.map(lambda w: jax.vmap(lambda k: apply(k, w, first))(keys), wires)  # [attack, key, D]
-        gaps = answers - honest_mean(x, mask)[None, None]
-        return jnp.mean(jnp.linalg.norm(gaps, axis=-1), axis=1) / spread
+            forge = getattr(attack, kind)
+            return jax.vmap(lambda r: received(key_attack, view, forge, r, restore_own=rule.personal))(receivers)
+
+        apply = view_with(()).trial
+        if kind == "parameters":
+            sent = jnp.stack([messages_to(attack, jnp.arange(K)) for attack in chosen.values()])
+            after = jax.lax.map(lambda m: jax.vmap(partial(apply, keys[0]))(m, jnp.arange(K)), sent)
+            return jax.vmap(lambda parameters: diameter(parameters, mask))(after) / diameter(x, mask)
+        sent = jnp.concatenate([messages_to(attack, first[None]) for attack in chosen.values()])
+        aggregates = jax.lax.map(lambda m: jax.vmap(lambda key: apply(key, m, first))(keys), sent)  # [attack, key, D]
+        distances = jnp.linalg.norm(aggregates - honest_mean(x, mask)[None, None], axis=-1)
+        return jnp.mean(distances, axis=1) / jnp.linalg.norm(honest_std(x, mask))
 
     program = fast_compiling_jit(lambda keys, x, masks: jax.lax.map(lambda args: on_one_input(*args), (keys, x, masks)))
     x, masks = inputs(seed)
     values = np.asarray(program(jax.random.split(jax.random.key(seed), INPUTS), x, masks), np.float64)
-    values = np.where(np.isnan(values), np.inf, values)  # an answer that is no number is damage without bound
+    values = np.where(np.isnan(values), np.inf, values)  # a result that is not a number is damage without bound
     return dict(zip(chosen, values.mean(axis=0).tolist(), strict=True))
 
 
 def table(results: dict[str, dict[str, float]]) -> str:
-    """One line a rule: every fixed attack that counts, the best of them, and the gradient-found one."""
+    """Return one line per rule: its best fixed attack, and the gradient-found attack."""
 
     def number(value: float) -> str:
         return "∞" if value == np.inf else f"{value:.3f}" if value < 1e3 else f"{value:.1e}"
 
-    lines = ["| rule | best fixed attack | its damage | gradient-found | factor |", "| --- | --- | --: | --: | --: |"]
+    lines = [
+        "| rule | best fixed attack | measured damage | gradient-found | factor |",
+        "| --- | --- | --: | --: | --: |",
+    ]
     for name, row in results.items():
         fixed = {label: value for label, value in row.items() if label != FOUND}
         best = max(fixed, key=lambda label: fixed[label])
@@ -110,24 +105,24 @@ def table(results: dict[str, dict[str, float]]) -> str:
 
 
 def stored(target: Path) -> dict[str, dict[str, float]]:
-    """rule -> attack -> damage, as far as measured, in the order of the registry."""
+    """Return the measured damage by rule and attack, in the order of the registry."""
     rows = json.loads(target.read_text())["damage"] if target.exists() else {}
     return {name: {k: float(v) for k, v in rows[name].items()} for name in every_rule() if name in rows}
 
 
 def store(target: Path, results: dict[str, dict[str, float]]) -> None:
-    """Write all rows with the settings they were measured under."""
-    facts = {
+    """Write all rows and the settings under which they were measured."""
+    settings = {
         "agents": K, "byzantine": F, "dimension": D, "inputs": INPUTS, "keys": KEYS, "machine": platform.machine(),
         "python": platform.python_version(), "jax": jax.__version__, "device": jax.devices()[0].device_kind,
     }  # fmt: skip
     plain = {name: {k: v if np.isfinite(v) else "inf" for k, v in row.items()} for name, row in results.items()}
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps({"settings": facts, "damage": plain}, indent=1, ensure_ascii=False) + "\n")
+    target.write_text(json.dumps({"settings": settings, "damage": plain}, indent=1, ensure_ascii=False) + "\n")
 
 
 def main(names: list[str]) -> int:
-    """Measure, store after every rule, print all rows; exit code 1 if a fixed attack does more damage anywhere."""
+    """Measure, store and print. The exit code is 1 if a fixed attack does more damage to any rule."""
     target = Path(__file__).parent / "results" / "attack_damage.json"
     for name in [] if names == ["--show"] else names or every_rule():
         row = damages(name)

@@ -1,4 +1,4 @@
-"""One table test over every registered attack, and what the gradient-found attack promises."""
+"""One table test over every registered attack, and the properties of the gradient-found attack."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxbyz.attacks import View, attacks, from_function, gradient_found, honest_mean, rule_output
+from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import mirrored_for_half
 from jaxbyz.protocol.agreements import diameter
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
@@ -23,11 +24,11 @@ MASKS = {
     "nobody": np.zeros(K, bool),
 }
 SMALL = {"gradient-found": {"steps": 4, "restarts": 3}}
-PLACES = [
-    (entry.name, place)
+FORGED = [
+    (entry.name, kind)
     for entry in attacks
-    for place in ("gradients", "parameters")
-    if getattr(entry.build(K, F, **SMALL.get(entry.name, {})), place) is not None
+    for kind in ("gradients", "parameters")
+    if getattr(entry.build(K, F, **SMALL.get(entry.name, {})), kind) is not None
 ]
 
 
@@ -39,23 +40,23 @@ def median(x: jax.Array) -> jax.Array:
     return jnp.median(x, axis=0)
 
 
-@pytest.mark.parametrize(("name", "place"), PLACES)
-def test_every_attack_on_messages(name: str, place: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), FORGED)
+def test_every_attack_on_messages(name: str, kind: str) -> None:
     """jit, vmap, shape, dtype, honest rows untouched, finite, deterministic, one compilation for all masks."""
     attack = attacks[name].build(K, F, **SMALL.get(name, {}))
-    forge = getattr(attack, place)
+    forge = getattr(attack, kind)
     traces = []
 
-    def wire(key: jax.Array, x: jax.Array, mask: jax.Array, memory, receiver: jax.Array) -> jax.Array:
+    def messages_received(key: jax.Array, x: jax.Array, mask: jax.Array, memory, receiver: jax.Array) -> jax.Array:
         traces.append(1)
         view = View(x, mask, median, memory, jnp.int32(0))
         return received(key, view, forge, receiver, restore_own=False)
 
-    jitted = jax.jit(wire)
+    jitted = jax.jit(messages_received)
     x, key, memory = messages(0), jax.random.key(1), attack.init(K, D)
-    told = {}
+    results = {}
     for label, mask in MASKS.items():
-        out = told[label] = jitted(key, x, jnp.asarray(mask), memory, jnp.int32(4))
+        out = results[label] = jitted(key, x, jnp.asarray(mask), memory, jnp.int32(4))
         assert out.shape == x.shape and out.dtype == x.dtype
         assert np.array_equal(out[~mask], x[~mask]), "an honest sender's message was altered"
         if name not in ("inf", "nan"):
@@ -64,18 +65,18 @@ def test_every_attack_on_messages(name: str, place: str) -> None:
             assert not np.isfinite(out[mask]).any()
     assert len(traces) == 1, "a new mask compiled a new program"
     again = jitted(key, x, jnp.asarray(MASKS["first"]), memory, jnp.int32(4))
-    np.testing.assert_array_equal(again, told["first"])
+    np.testing.assert_array_equal(again, results["first"])
 
-    if (name, place) == ("gradient-found", "parameters"):
-        return  # the slowest to compile; its search under vmap is covered on gradients
+    if (name, kind) == ("gradient-found", "parameters"):
+        return  # the slowest to compile; the search under vmap is covered on gradients
     batch = jnp.stack([x, messages(2)])
-    batched = jax.jit(jax.vmap(wire, (None, 0, None, None, None)))(
+    batched = jax.jit(jax.vmap(messages_received, (None, 0, None, None, None)))(
         key, batch, jnp.asarray(MASKS["first"]), memory, jnp.int32(4)
     )
-    # a search compares damages, so a last-bit difference under vmap may lead it elsewhere: shape only
+    # A search compares damages, so a rounding difference under vmap may lead it elsewhere: only the shape is compared.
     assert batched.shape == batch.shape
     if name != "gradient-found":
-        np.testing.assert_allclose(batched[0], told["first"], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(batched[0], results["first"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in attacks])
@@ -93,7 +94,7 @@ def test_attacks_that_say_they_do_not_equivocate_do_not(name: str) -> None:
 
 
 def test_registry_covers_the_field() -> None:
-    """Every attack the neighbours have, by name, each with a summary of its own."""
+    """Every attack of comparable libraries has a name and its own summary."""
     wanted = {
         "in the environment": "random-action constant-action reward-flip reward-shuffle",
         "the paper's": "none large-noise avg-zero",
@@ -140,7 +141,7 @@ def test_wrong_options_are_named(name: str, options: dict, match: str) -> None:
 
 
 def test_interference_in_the_environment() -> None:
-    """Constant actions, flipped rewards, and rewards permuted within the living steps of each episode."""
+    """Constant actions, flipped rewards, and rewards permuted within the steps of each episode that are alive."""
     draws = jnp.zeros((4, 1))
     buttons = SimpleNamespace(discrete=True, n=3, low=None, high=None)
     act = attacks["constant-action"].build(K, F, action=7).interfere(buttons).act
@@ -162,7 +163,7 @@ def test_interference_in_the_environment() -> None:
         assert sorted(mixed[:T, m]) == list(np.asarray(rewards)[:T, m])
         assert (mixed[T:, m] == 0).all()
     assert not np.array_equal(mixed[:, 0], rewards[:, 0])
-    gappy = alive.at[0, 0].set(False)  # living steps need not come first
+    gappy = alive.at[0, 0].set(False)  # steps that are alive need not come first
     mixed = np.asarray(shuffle(jax.random.key(0), rewards, gappy))
     assert mixed[0, 0] == 0 and sorted(mixed[1:, 0]) == list(np.asarray(rewards)[1:, 0])
 
@@ -184,13 +185,13 @@ FIXED = (
 
 @pytest.mark.parametrize("name", ["krum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mda", "rfa"))])
 def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
-    """At least the damage of each fixed attack, and strictly more than what it starts from."""
+    """It does at least the damage of each fixed attack, and strictly more than its best start."""
     rule = aggregators[name].build(K, 1)
 
     @jax.jit
     def damages(key: jax.Array, x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
         chosen = {fixed: attacks[fixed].build(K, 1) for fixed in FIXED}
-        chosen["begun"] = gradient_found(on="gradients", restarts=1, steps=0)
+        chosen["start"] = gradient_found(on="gradients", restarts=1, steps=0)
         chosen["found"] = gradient_found(on="gradients", restarts=4, steps=20)
         view = omniscient_view(key, rule, rule.init(*x.shape), x, Adversary(mask))
         sent = {
@@ -202,10 +203,10 @@ def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
         return dict(zip(sent, moved, strict=True))
 
     done = {k: float(v) for k, v in damages(jax.random.key(5), messages(11, K, 8), jnp.arange(K) == 2).items()}
-    found, begun = done.pop("found"), done.pop("begun")
+    found, start = done.pop("found"), done.pop("start")
     for fixed, moved in done.items():
-        assert begun >= moved * (1 - 1e-5), fixed
-    assert found > begun * 1.001
+        assert start >= moved * (1 - 1e-5), fixed
+    assert found > start * 1.001
 
 
 def test_gradient_found_stays_within_reach() -> None:
@@ -217,12 +218,12 @@ def test_gradient_found_stays_within_reach() -> None:
     honest = np.asarray(x, np.float64)[F:]
     spread = np.sqrt(((honest - honest.mean(0)) ** 2).sum(1).mean())
     radii = np.linalg.norm(np.asarray(forged)[:F] - honest.mean(0), axis=1)
-    # against the mean the best lie sits on the edge
+    # against the mean, the best message is on the boundary
     np.testing.assert_allclose(radii, 2.0 * spread, rtol=1e-3)
 
 
 def test_gradient_found_turns_the_mean_around() -> None:
-    """objective="inner" against the mean: the optimum under reach R is known, −R·s along the honest mean."""
+    """objective="inner" against the mean: the optimum within reach R is −R·s along the honest mean."""
     x, mask = messages(1, K, 8), jnp.asarray(MASKS["first"])
     view = View(x, mask, lambda m: jnp.mean(m, axis=0), (), jnp.int32(0))
     attack = gradient_found(on="gradients", objective="inner", reach=3.0, steps=20, restarts=3)
@@ -234,20 +235,20 @@ def test_gradient_found_turns_the_mean_around() -> None:
     np.testing.assert_allclose(forged[:F], np.tile(best, (F, 1)), atol=0.05)
 
 
-def test_gradient_found_keeps_agreement_apart() -> None:
-    """On parameters it leaves honest agents farther apart after a round of MDA than dissensus or ALIE do."""
+def test_gradient_found_impedes_agreement() -> None:
+    """After a round of MDA, honest agents are farther apart than under dissensus or equivocating ALIE and MinMax."""
     rule = aggregators["mda"].build(K, 1)
     chosen = {name: attacks[name].build(K, 1) for name in ("dissensus", "equivocating-alie", "equivocating-min-max")}
     chosen["found"] = gradient_found(on="parameters", steps=20, restarts=4)
 
     @jax.jit
     def after(key: jax.Array, x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
-        def wires(attack) -> jax.Array:
+        def messages_to_all(attack) -> jax.Array:
             view = omniscient_view(key, rule, (), x, Adversary(mask))
-            told = jax.vmap(lambda r: received(key, view, attack.parameters, r, restore_own=False))
-            return told(jnp.arange(K))
+            one = lambda r: received(key, view, attack.parameters, r, restore_own=False)  # noqa: E731
+            return jax.vmap(one)(jnp.arange(K))
 
-        sent = jnp.stack([wires(attack) for attack in chosen.values()])  # [attack, receiver, sender, D]
+        sent = jnp.stack([messages_to_all(attack) for attack in chosen.values()])  # [attack, receiver, sender, D]
         rows = jax.lax.map(jax.vmap(omniscient_view(key, rule, (), x, Adversary(mask)).rule), sent)
         return dict(zip(chosen, jax.vmap(lambda now: diameter(now, mask))(rows), strict=True))
 
@@ -258,9 +259,26 @@ def test_gradient_found_keeps_agreement_apart() -> None:
 
 
 def test_rule_output_is_that_of_the_first_honest_receiver() -> None:
-    """A rule that trusts row 0 is asked with an honest agent there, whoever is Byzantine."""
+    """A rule that trusts row 0 finds an honest agent there, whoever is Byzantine."""
     x = messages(0)
     for label, first in (("first", F), ("last", 0)):
         view = View(x, jnp.asarray(MASKS[label]), lambda m: m[0], (), jnp.int32(0))
         np.testing.assert_array_equal(rule_output(view, x), x[first])
         np.testing.assert_array_equal(rule_output(view, x, receiver=jnp.int32(5)), x[5])
+
+
+def test_ascent_climbs_to_the_edge_of_a_jump() -> None:
+    """The value grows with x up to a jump at 1, as when a rule stops selecting a message, and is NaN below −10."""
+
+    def objective(x: jax.Array, offset: jax.Array) -> jax.Array:
+        return jnp.where(x < -10.0, jnp.nan, jnp.where(x < 1.0, x, -1.0)) + offset
+
+    def propose(i: jax.Array, now: Climber, noise: jax.Array) -> jax.Array:
+        return now.point + now.step * (now.slope + 0.1 * noise)
+
+    starts, offsets = jnp.array([-20.0, 0.0, 5.0]), jnp.array([0.0, 0.0, 3.0])
+    noise = jax.random.normal(jax.random.key(0), (3, 60))
+    found = jax.jit(lambda starts, noise: ascend(objective, propose, starts, noise, offsets))(starts, noise)
+    assert found.value[0] == -jnp.inf and found.point[0] == -20.0
+    assert 0.99 < found.point[1] < 1.0 and found.value[1] == found.point[1]
+    assert found.value[2] >= 2.0, "a climber ended below its start"

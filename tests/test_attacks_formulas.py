@@ -19,10 +19,10 @@ MU, STD = H.mean(0), H.std(0)
 PAIRS = ((H[:, None] - H[None]) ** 2).sum(2)
 
 
-def forged(name: str, *, rule=None, receiver: int = 0, weights=None, memory=None, place=None, **options):
-    """[f, D] what the Byzantine rows become."""
+def forged(name: str, *, rule=None, receiver: int = 0, weights=None, memory=None, **options):
+    """Return the forged messages `[f, D]` of the Byzantine senders."""
     attack = attacks[name].build(K, int(MASK.sum()), **options)
-    forge = getattr(attack, place) if place else (attack.gradients or attack.parameters)
+    forge = attack.gradients or attack.parameters
     view = View(
         jnp.asarray(X, jnp.float32),
         jnp.asarray(MASK),
@@ -68,8 +68,8 @@ def test_avg_zero_makes_the_average_zero() -> None:
 
 def test_alie_equivocates_to_both_sides() -> None:
     z = z_of(K, 2)
-    told = {tuple(np.round(forged("equivocating-alie", receiver=r)[0], 4)) for r in (0, 2, 3, 5)}
-    assert told == {tuple(np.round(MU + sign * z * STD, 4).astype(np.float32)) for sign in (-1, 1)}
+    sent = {tuple(np.round(forged("equivocating-alie", receiver=r)[0], 4)) for r in (0, 2, 3, 5)}
+    assert sent == {tuple(np.round(MU + sign * z * STD, 4).astype(np.float32)) for sign in (-1, 1)}
 
 
 @pytest.mark.parametrize("direction", ["std", "unit", "sign"])
@@ -95,7 +95,7 @@ def test_min_max_and_min_sum_are_as_far_as_allowed(direction: str) -> None:
 
 
 def test_line_searches_take_the_worst_scale() -> None:
-    """Against the coordinate-wise median, each scale of the grid tried in NumPy."""
+    """Against the coordinate-wise median, with every scale of the grid evaluated in NumPy."""
     grid = np.geomspace(0.01, 100.0, 24)
 
     def moved(row: np.ndarray) -> float:
@@ -113,8 +113,8 @@ def test_line_searches_take_the_worst_scale() -> None:
         assert min(np.abs(found[0] - row).max() for row in lies) < 1e-3, "not on the grid"
 
 
-def test_noise_has_the_variance_it_says() -> None:
-    """Gaussian, large noise and FedPG-BR's noise, by their moments and bounds over many coordinates."""
+def test_noise_has_its_documented_variance() -> None:
+    """The moments and bounds of Gaussian noise, large noise and FedPG-BR's noise over many coordinates."""
     wide = jnp.zeros((K, 4000)).at[:, 0].set(2.0)  # range of every message: 2
     view = View(wide, jnp.asarray(MASK), lambda x: x[0], (), jnp.int32(0))
     key = jax.random.key(0)
@@ -122,7 +122,7 @@ def test_noise_has_the_variance_it_says() -> None:
         noise = np.asarray(attacks[name].build(K, 2, scale=scale).gradients(key, view, jnp.int32(0)))[MASK]
         assert noise.std() == pytest.approx(scale, rel=0.05)
         assert abs(noise.mean()) < 0.05 * scale
-        assert abs(np.corrcoef(noise)[0, 1]) < 0.1, "two liars say the same noise"
+        assert abs(np.corrcoef(noise)[0, 1]) < 0.1, "two Byzantine agents send the same noise"
     noise = np.asarray(attacks["fedpg-br-noise"].build(K, 2).gradients(key, view, jnp.int32(0)) - wide)[MASK]
     assert np.abs(noise).max() <= 6.0 and np.abs(noise).max() > 5.9
     assert noise.std() == pytest.approx(6.0 / np.sqrt(3.0), rel=0.05)
@@ -147,23 +147,23 @@ def test_dissensus_formula_on_a_graph_and_all_to_all() -> None:
 
 
 def test_dissensus_with_epsilon_one_stops_gossip() -> None:
-    """Under plain averaging each honest agent ends the round where it began."""
+    """Under plain averaging, no honest agent moves."""
     for i in np.flatnonzero(~MASK):
         sent = X.copy()
         sent[MASK] = forged("dissensus", receiver=int(i), epsilon=1.0)
         np.testing.assert_allclose(sent.mean(0), X[i], atol=1e-5)
 
 
-def test_dissensus_meets_gossip_on_its_graph() -> None:
-    """Told apart by receiver and graph inside a compiled round: honest agents end farther apart than unattacked."""
-    calm, apart = (
+def test_dissensus_harms_gossip_on_a_graph() -> None:
+    """In a compiled round on a ring, honest agents end up farther apart than without attack."""
+    without, under_attack = (
         jb.agree(
             "clipped-gossip:graph=ring", jax.random.key(0), jnp.asarray(X), byzantine=int(MASK.sum()), mask=MASK,
             attack=name,
         )
         for name in ("none", "dissensus")
     )  # fmt: skip
-    spread = [np.ptp(np.asarray(rows)[~MASK], axis=0).max() for rows in (calm, apart)]
+    spread = [np.ptp(np.asarray(rows)[~MASK], axis=0).max() for rows in (without, under_attack)]
     assert np.isfinite(spread).all() and spread[1] > spread[0]
 
 
@@ -177,7 +177,7 @@ def test_min_max_and_min_sum_scale(name: str, scale: float) -> None:
 
 
 def test_mimic_warmup_learns_who_stands_out() -> None:
-    """The recurrence in NumPy, and the agent it settles on: the one far out along the widest direction."""
+    """It follows the recurrence computed in NumPy, and chooses the agent farthest along the widest direction."""
     attack = attacks["mimic-warmup"].build(K, 2, warmup=5)
     rng = np.random.default_rng(1)
     memory = attack.init(K, D)

@@ -1,4 +1,4 @@
-"""The certifier exposes what must be exposed, clears what must be cleared, and its witnesses hold when replayed."""
+"""The certifier breaks and clears the right rules, and its witnesses can be measured again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one(name: str, agents: int = 7, byzantine: int = 1, budget: Budget = SMALL, 
     return certify([name], agents=agents, byzantine=byzantine, budget=budget, out=out)[0]
 
 
-def test_the_mean_is_exposed_with_a_witness(tmp_path) -> None:
+def test_the_mean_is_broken_with_a_witness(tmp_path) -> None:
     row = one("mean", out=tmp_path)
     assert row.verdict == "broken" and row.reason == "error without bound"
     with np.load(row.witness) as saved:
@@ -37,24 +37,24 @@ def test_the_mean_is_exposed_with_a_witness(tmp_path) -> None:
     assert reproduce_witness(row.witness) == pytest.approx(error / spread, rel=1e-6)
 
 
-def test_plain_krum_is_exposed_and_krum_behind_bucketing_cleared() -> None:
-    """Plain Krum stays as far from the mean as a message is, however few lie; with bucketing the error falls with α."""
+def test_plain_krum_is_broken_and_krum_behind_bucketing_cleared() -> None:
+    """However small α is, Krum is as far from the mean as a message is; with bucketing the error falls with α."""
     assert error_decay("krum") < 0.1
     assert error_decay("bucketing+krum") > 0.8
     assert one("krum").reason == "error does not vanish with α"
 
 
-def test_a_rule_that_declines_is_refused_and_the_others_go_on() -> None:
-    declined, other = certify(["bulyan", "krum"], agents=8, byzantine=2, budget=Budget(starts=24, climbers=2, steps=3))
-    assert declined.verdict == "refused" and "at most 1" in declined.reason
+def test_a_rule_that_cannot_be_built_is_refused_and_the_others_are_certified() -> None:
+    refused, other = certify(["bulyan", "krum"], agents=8, byzantine=2, budget=Budget(starts=24, climbers=2, steps=3))
+    assert refused.verdict == "refused" and "at most 1" in refused.reason
     assert other.verdict == "broken"
     with pytest.raises(UsageError, match="unknown option"):
         one("krum:nothing=1")
 
 
 @pytest.mark.slow
-def test_witnesses_of_random_rules_hold_when_replayed(tmp_path) -> None:
-    """Half of RFA's buckets may be bad here; the keys come from the seed of the search."""
+def test_witnesses_of_random_rules_are_reproduced(tmp_path) -> None:
+    """Half of RFA's buckets may be Byzantine here. The keys come from the seed of the search."""
     budget = Budget(starts=24, climbers=2, steps=3)
     row = certify(["bucketing:size=2+rfa"], agents=12, byzantine=3, seed=5, budget=budget, out=tmp_path)[0]
     assert row.reason == "error without bound"
@@ -73,8 +73,8 @@ def test_mda_is_cleared_and_contracts_as_proved() -> None:
 
 
 @pytest.mark.slow
-def test_rules_beyond_their_breakdown_point_are_exposed(tmp_path) -> None:
-    """MDA with a Byzantine majority, and greedy averaging with a quarter of liars."""
+def test_rules_beyond_their_breakdown_point_are_broken(tmp_path) -> None:
+    """MDA with a Byzantine majority, and GDA with a quarter of Byzantine agents."""
     row = one("mda", agents=5, byzantine=3)
     assert row.verdict == "broken" and row.reason == "error without bound"
     row = one("agreement/gda", agents=4, byzantine=1, out=tmp_path)
@@ -84,7 +84,7 @@ def test_rules_beyond_their_breakdown_point_are_exposed(tmp_path) -> None:
 
 
 def test_mda_needs_several_rounds_to_halve() -> None:
-    """By hand: a round that brings K=13, f=3 to 0.9 of the diameter, and can be repeated; the bound is attained."""
+    """A round built by hand attains the bound: it leaves 0.9 of the diameter at K=13, f=3, and can be repeated."""
     K, f = 13, 3
     parameters = np.zeros((K, 1))
     mask = np.arange(K) < f
@@ -94,7 +94,7 @@ def test_mda_needs_several_rounds_to_halve() -> None:
     witness = {"parameters": parameters, "forged": forged, "mask": mask, "receivers": np.array([f, K - 1])}
     value = measure_round("agreement/mda", K, f, witness, "contraction")
     assert value == pytest.approx(contraction_bound("mda", K, f, 1), abs=1e-5) == pytest.approx(0.9)
-    # the others are told nothing usable and land in the middle, so the next round begins with the same picture
+    # Agents that are sent nothing usable end up in the middle, so the next round starts from the same arrangement.
     forged[1][mask] = np.inf
     witness["receivers"] = np.array([f, 2 * f])
     assert measure_round("agreement/mda", K, f, witness, "contraction") == pytest.approx(0.45, abs=1e-5)
@@ -111,8 +111,8 @@ def test_bounds_are_the_formulas_of_the_literature() -> None:
     assert contraction_bound("mda", 16, 4, 8) == 1.0 and contraction_bound("gda", 15, 3, 8) == 1.0
 
 
-def test_ratio_forgets_inputs_lost_in_rounding() -> None:
-    """All honest messages equal: the definition is 0 ≤ 0 there, and no ratio is made of rounding."""
+def test_inputs_lost_in_rounding_have_ratio_zero() -> None:
+    """If all honest messages are equal, the definition says 0 ≤ 0, and the ratio would only measure rounding."""
     messages = np.ones((5, 3)) / 3
     assert measure_ratio("rfa", 5, 1, messages, np.arange(5) == 0) == 0.0
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.honest_statistics import honest_mean
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 
 Memory = Any  # a pytree of arrays that the adversary carries from iteration to iteration; () for none
 
@@ -116,12 +116,6 @@ def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> At
 MessageKind = Literal["gradients", "parameters", "both"]
 
 
-def check_message_kind(on: str) -> None:
-    """Refuse an unknown value of the option `on`."""
-    if on not in get_args(MessageKind):
-        raise UsageError(f"on={on!r}: must be 'gradients', 'parameters' or 'both'")
-
-
 def on_messages(
     forge: Forge, on: MessageKind, *, equivocates: bool = False, mirror_for_half: bool = False, **functions: Any
 ) -> Attack:
@@ -137,7 +131,7 @@ def on_messages(
         mirror_for_half: wrap `forge` in `mirrored_for_half`.
         **functions: other functions of the `Attack`.
     """
-    check_message_kind(on)
+    check_choice("on", on, get_args(MessageKind))
     if mirror_for_half:
         forge, equivocates = mirrored_for_half(forge), True
     return Attack(

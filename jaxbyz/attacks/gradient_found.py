@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.ascent import Climber, ascend
-from jaxbyz.attacks.base import Attack, Forge, MessageKind, View, check_message_kind, rule_output, with_forged_rows
+from jaxbyz.attacks.base import Attack, Forge, MessageKind, View, rule_output, with_forged_rows
 from jaxbyz.attacks.gradient_found_starts import families_of_starts
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_squared_distances, honest_std, overflow_safe_norm
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 
 OBJECTIVES = ("distance", "inner", "diameter")
 FARTHEST = 1e4  # how far the ascent may carry a message, in honest spreads; starts may be farther away
@@ -63,11 +63,11 @@ def gradient_found(
         reach: the largest distance from μ in honest spreads. None leaves the starts where they are; against a rule
             without bound, such as the mean, the result is then as large as the number format allows.
     """
-    if objective not in (None, *OBJECTIVES):
-        raise UsageError(f"objective={objective!r}: one of {', '.join(OBJECTIVES)}")
+    if objective is not None:
+        check_choice("objective", objective, OBJECTIVES)
+    check_choice("on", on, get_args(MessageKind))
     if steps < 0 or restarts < 1:
         raise UsageError(f"steps={steps}, restarts={restarts}: must be at least 0 and 1")
-    check_message_kind(on)
     effort = Effort(steps, restarts, reach)
     on_gradients = None if on == "parameters" else objective or "distance"
     on_parameters = None if on == "gradients" else objective or "diameter"

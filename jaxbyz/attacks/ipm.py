@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import honest_mean
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_choice
 
 
 def ipm_row(view: View, epsilon: float | Float[Array, ""]) -> Float[Array, " D"]:
@@ -46,8 +46,7 @@ def sign_flip(
     References:
         Li et al., RSA: Byzantine-robust stochastic aggregation, 2019.
     """
-    if of not in ("own", "mean"):
-        raise UsageError(f"of={of!r}: must be 'own' or 'mean'")
+    check_choice("of", of, ("own", "mean"))
     if of == "mean":
         return ipm(epsilon=scale, on=on, equivocate=equivocate)
 

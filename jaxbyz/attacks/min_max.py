@@ -15,7 +15,7 @@ from jaxbyz.attacks.honest_statistics import (
     honest_std,
     unit,
 )
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_choice
 
 DIRECTIONS = ("std", "unit", "sign")
 
@@ -57,8 +57,7 @@ def min_sum_row(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
 
 
 def _attack(row: Callable[[View, Array], Array], direction: str, on: MessageKind, equivocate: bool) -> Attack:
-    if direction not in DIRECTIONS:
-        raise UsageError(f"direction={direction!r}: one of {', '.join(DIRECTIONS)}")
+    check_choice("direction", direction, DIRECTIONS)
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         return sent_by_all(row(view, perturbation(view, direction)), view)
