@@ -51,7 +51,7 @@ def assert_same(one, two):
 @pytest.mark.parametrize(
     "aggregator",
     [
-        jb.chain(jb.bucketing(2), jb.rfa()),
+        jb.chain(jb.bucketing(size=2), jb.rfa()),
         pytest.param(jb.rfa(), marks=pytest.mark.slow),
         pytest.param(jb.krum(0), marks=pytest.mark.slow),
     ],

@@ -57,7 +57,7 @@ def test_many_receivers_in_turn_equal_all_at_once(monkeypatch):
 
 
 def test_shares_of_a_chain_multiply():
-    rule = jb.chain(jb.bucketing(2), jb.mean())
+    rule = jb.chain(jb.bucketing(size=2), jb.mean())
     out = exchange(KEY, rule, rule.init(8, D), MESSAGES[:8], Adversary(MASK[:8]))
     np.testing.assert_allclose(out.shares, 1 / 8, rtol=1e-6)
     np.testing.assert_allclose(out.rows[0], MESSAGES[:8].mean(0), rtol=1e-5, atol=1e-6)

@@ -3,29 +3,39 @@
 from fractions import Fraction
 
 from jaxbyz.registry import Registry
-from jaxbyz.rules.base import Outcome, Receiver, Rule, chain, check_rule, from_function, mix, usable, weighted
+from jaxbyz.rules.arc import arc
+from jaxbyz.rules.base import (
+    Outcome,
+    Receiver,
+    Rule,
+    RuleState,
+    chain,
+    check_rule,
+    from_function,
+    mix,
+    usable,
+    weighted,
+)
 from jaxbyz.rules.bucketing import bucket_size, bucketing
+from jaxbyz.rules.bulyan import bulyan
+from jaxbyz.rules.caf import caf
+from jaxbyz.rules.centered_clipping import centered_clipping
 from jaxbyz.rules.cge import cge
-from jaxbyz.rules.clipping import arc, centered_clipping, clipping
+from jaxbyz.rules.clipping import clipping
 from jaxbyz.rules.coordinatewise import meamed, median, trimmed_mean
 from jaxbyz.rules.distances import squared_distances
+from jaxbyz.rules.dnc import dnc
 from jaxbyz.rules.fedpg_br import fedpg_br
-from jaxbyz.rules.krum import bulyan, krum, multi_krum
-from jaxbyz.rules.mda import mda, minimum_diameter_subset, monna
+from jaxbyz.rules.krum import krum, multi_krum
+from jaxbyz.rules.mda import mda, minimum_diameter_subset
 from jaxbyz.rules.mean import mean
+from jaxbyz.rules.monna import monna
 from jaxbyz.rules.nnm import nnm
 from jaxbyz.rules.rfa import rfa
 from jaxbyz.rules.signguard import signguard
 from jaxbyz.rules.smea import smea
-from jaxbyz.rules.spectral import caf, dnc
 
 HALF, THIRD, QUARTER, FIFTH = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4), Fraction(1, 5)
-
-
-def _bucketing(agents: int, byzantine: int, size: int | None = None, alpha_max: float = 0.5) -> Rule:
-    """Means of random buckets; by default as large as α_max allows (`bucket_size`)."""
-    return bucketing(bucket_size(agents, byzantine, alpha_max) if size is None else size)
-
 
 aggregators = Registry("aggregator")
 aggregators.add("mean", mean, "the average; helpless against one attacker")
@@ -47,7 +57,7 @@ aggregators.add("signguard", signguard, "mean of messages alike in length and si
 aggregators.add("fedpg-br", fedpg_br, "mean of the messages near a majority, within a radius set by σ", HALF)
 
 pre_aggregators = Registry("pre-aggregator")
-pre_aggregators.add("bucketing", _bucketing, "means of random buckets of almost α_max/α messages (paper, appendix A.2)")
+pre_aggregators.add("bucketing", bucketing, "means of random buckets of almost α_max/α messages (paper, appendix A.2)")
 pre_aggregators.add("nnm", nnm, "each message becomes the mean of the n − f nearest to it", HALF)
 pre_aggregators.add("clipping", clipping, "messages longer than a fixed radius are shortened to it")
 pre_aggregators.add("arc", arc, "the ⌊2f(n − f)/n⌋ longest messages are shortened to the next", HALF)
@@ -60,6 +70,7 @@ __all__ = [
     "Outcome",
     "Receiver",
     "Rule",
+    "RuleState",
     "aggregators",
     "arc",
     "bucket_size",

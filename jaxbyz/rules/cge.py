@@ -1,4 +1,4 @@
-"""Comparative gradient elimination: leave out the longest messages (Gupta & Vaidya 2020)."""
+"""Comparative gradient elimination: leave out the longest messages."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, chosen, squared_norms, usable, weighted
-from jaxbyz.rules.distances import lowest
+from jaxbyz.rules.base import Rule, normalised, squared_norms, usable, weighted
+from jaxbyz.rules.selection import lowest
 
 
 def cge(byzantine: int = 0) -> Rule:
-    """Mean of the n − f messages of least norm (Gupta & Vaidya 2020; their sum there, the mean in ByzPy).
+    """Return the mean of the n − f messages of least norm.
 
     Made for gradients near an optimum: zero is its centre, so it is not translation equivariant, and the error is
     bounded by the longest honest message. Breakdown point 1/2. Cost n·D.
+
+    Args:
+        byzantine: the number of messages f that are left out.
+
+    References:
+        Gupta & Vaidya, Fault-tolerance in distributed optimization, 2020 (they take the sum; ByzPy takes the mean).
     """
 
     def weights(messages: Array) -> Array:
@@ -24,6 +30,6 @@ def cge(byzantine: int = 0) -> Rule:
             raise UsageError(f"cge: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         ok = usable(messages)
         squares = jnp.where(ok, squared_norms(jax.lax.stop_gradient(messages)), jnp.inf)
-        return chosen(lowest(squares, n - byzantine), ok)
+        return normalised(lowest(squares, n - byzantine), ok)
 
     return weighted(weights)

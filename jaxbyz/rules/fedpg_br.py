@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxbyz.rules.base import Rule, usable, weighted
-from jaxbyz.rules.distances import lowest, squared_distances
+from jaxbyz.rules.distances import squared_distances
+from jaxbyz.rules.selection import lowest
 
 
 def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha: float = 0.4) -> Rule:

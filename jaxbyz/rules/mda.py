@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float
 
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, chosen, largest_square, mix, squared_norms, weighted
-from jaxbyz.rules.distances import lowest, neighbour_sums, ranks, squared_distances
+from jaxbyz.rules.base import Rule, normalised, weighted
+from jaxbyz.rules.distances import squared_distances
+from jaxbyz.rules.selection import neighbour_sums, ranks
 
 LEVELS_LIMIT = 8  # up to this f all 2^f sets of a level are one array; beyond it a depth-first search takes over
 
@@ -169,27 +170,6 @@ def mda(byzantine: int = 0) -> Rule:
             raise UsageError(f"mda: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         kept = minimum_diameter_subset(squares, byzantine)
-        return chosen(kept.astype(messages.dtype), jnp.isfinite(jnp.diagonal(squares)))
+        return normalised(kept.astype(messages.dtype), jnp.isfinite(jnp.diagonal(squares)))
 
     return weighted(weights)
-
-
-def monna(byzantine: int = 0) -> Rule:
-    """Mean of the n − f messages nearest to the receiver's own (Farhadkhani et al. 2023, MoNNA; the paper's GDA_k).
-
-    S* = argmin_{|S| = n−f} Σ_{i∈S} ‖x_i − x_k‖²: Greedy Diameter Averaging when used for agreement, limit 1/5.
-    Cost n·D. Each receiver has its own result. Its own message is always kept; behind bucketing no row is its own.
-    """
-
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
-        n = messages.shape[0]
-        if not 0 <= byzantine < n:
-            raise UsageError(f"monna: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
-        squares = squared_norms(jax.lax.stop_gradient(messages - receiver.own[None]))
-        ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
-        squares = jnp.where(ok, squares, jnp.inf)
-        own = jnp.arange(n) == receiver.index  # one's own vector is always among the nearest
-        share = chosen(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)[None]
-        return Outcome(mix(share, messages), share, state)
-
-    return Rule(apply, personal=True)

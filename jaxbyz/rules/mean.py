@@ -1,4 +1,4 @@
-"""The average: best without attackers, helpless against one."""
+"""The average: optimal without attackers, defenceless against one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
 
 def mean() -> Rule:
-    """(1/n) Σ_i x_i. Breakdown point 0; cost n·D. The one rule that lets a non-finite message through."""
+    """Return the average `(1/n) Σ_i x_i`.
+
+    Breakdown point 0. Cost n·D. The only rule that lets a non-finite message through.
+    """
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         shares = jnp.full((1, n), 1.0 / n, messages.dtype)
-        # As a product: XLA's sum over the leading axis is many times slower on a CPU.
         return Outcome(jnp.matmul(shares, messages, precision=jax.lax.Precision.HIGHEST), shares, state)
 
     return Rule(apply)

@@ -1,4 +1,4 @@
-"""Nearest-neighbour mixing: every message becomes the mean of its neighbourhood (Allouah et al. 2023)."""
+"""Nearest-neighbour mixing: replace every message by the mean of its neighbourhood."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.errors import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix
-from jaxbyz.rules.distances import nearest, neighbour_sums, squared_distances
+from jaxbyz.rules.distances import squared_distances
+from jaxbyz.rules.selection import nearest, neighbour_sums
 
 
 def nnm(byzantine: int = 0) -> Rule:
-    """y_i = (1/(n − f)) Σ_{j∈N_i} x_j, N_i the n − f messages nearest to x_i, itself included: [n, D] -> [n, D].
+    """Return `y_i = (1/(n − f)) Σ_{j∈N_i} x_j`, where N_i are the n − f messages nearest to x_i, itself included.
 
-    Allouah et al. 2023. A pre-aggregator that keeps the breakdown point 1/2 of the rule behind it and makes it optimal
-    for heterogeneous messages. Cost n²·D + n³. An unusable message has no neighbours: its row becomes that of the
-    message with the tightest neighbourhood.
+    A pre-aggregator: `[n, D]` -> `[n, D]`. It keeps the breakdown point 1/2 of the rule behind it and makes that rule
+    optimal for heterogeneous messages. Cost n²·D + n³. An unusable message has no neighbours, so its row becomes that
+    of the message with the tightest neighbourhood.
+
+    Args:
+        byzantine: the number of messages f that every mean leaves out.
+
+    References:
+        Allouah et al., Fixing by mixing, 2023.
     """
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:

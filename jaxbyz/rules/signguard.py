@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.accelerate.sorting_networks import median_rows
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, chosen, mix, squared_norms, usable
-from jaxbyz.rules.clipping import clip_factors
-from jaxbyz.rules.distances import last_kept
-from jaxbyz.rules.spectral import sampled_coordinates
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, normalised, shortening, squared_norms, usable
+from jaxbyz.rules.coordinatewise import finite_median
+from jaxbyz.rules.dnc import sampled_coordinates
+from jaxbyz.rules.selection import kth_smallest
 
 SHIFTS = 16  # steps of mean shift: a few reach a fixed point for a handful of points
 
@@ -30,7 +29,7 @@ def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Flo
         gaps = jnp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=2)
         return jnp.where(ok[None, :], gaps, jnp.inf)
 
-    farthest = last_kept(jnp.where(ok[:, None], squares(features, features), jnp.inf), near)
+    farthest = kth_smallest(jnp.where(ok[:, None], squares(features, features), jnp.inf), near)
     usable_rows = ok & jnp.isfinite(farthest)
     width = jnp.sum(jnp.where(usable_rows, jnp.sqrt(jnp.maximum(farthest, 0.0)), 0.0))
     width = width / jnp.maximum(jnp.sum(usable_rows), 1)
@@ -70,16 +69,15 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
         safe = jnp.where(ok[:, None], messages, 0.0)
         squares = squared_norms(safe)
         lengths = jnp.sqrt(jax.lax.stop_gradient(squares))
-        typical = median_rows(jnp.where(ok, lengths, jnp.inf)[:, None])[0]
+        typical = finite_median(jnp.where(ok, lengths, jnp.inf)[:, None])[0]
         passes = ok & (lengths >= lower * typical) & (lengths <= upper * typical)
         picked = sampled_coordinates(key, D, max(1, round(fraction * D)))
         seen = jax.lax.stop_gradient(safe if picked is None else safe[:, picked])
         signs = jnp.stack([jnp.mean(test, axis=1, dtype=seen.dtype) for test in (seen > 0, seen == 0, seen < 0)], 1)
         both = passes * largest_cluster(signs, ok)
         kept = jnp.where(jnp.any(both > 0), both, passes)
-        least = jnp.finfo(squares.dtype).tiny
-        factors = jnp.where(typical > 0, clip_factors(squares, jnp.maximum(typical, least)), 1.0)
-        share = chosen(kept.astype(messages.dtype), ok)
+        factors = jnp.where(typical > 0, shortening(squares, typical * typical), 1.0)
+        share = normalised(kept.astype(messages.dtype), ok)
         return Outcome(mix((share * factors)[None], safe), share[None], state)
 
     return Rule(apply, random=fraction < 1)

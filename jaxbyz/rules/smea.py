@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.eigenvalues import largest_eigenvalues
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, chosen, weighted
+from jaxbyz.rules.base import Rule, normalised, weighted
+from jaxbyz.rules.covariance import projections, scaled, weighted_gram
 from jaxbyz.rules.distances import gram_matrix
-from jaxbyz.rules.spectral import projections, scaled, weighted_gram
 
 CHUNK = 64  # subsets whose bounds are sharpened together
 STEPS = 12  # products that go into a sharpened bound
@@ -36,10 +36,7 @@ def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Flo
         about = weighted_gram(gram, mask / jnp.maximum(jnp.sum(mask), 1.0))
         return mask[:, None] * about * mask[None, :]
 
-    matrices = jax.vmap(one)(masks)
-    if on_cpu():  # their singular values are their eigenvalues; for these alone JAX computes no vectors
-        return jnp.linalg.svd(matrices, compute_uv=False)[:, 0]
-    return jnp.linalg.eigvalsh(matrices)[:, -1]
+    return largest_eigenvalues(jax.vmap(one)(masks))
 
 
 def scatter_bounds(
@@ -234,6 +231,6 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
             kept = _best_of_all(gram, ok, byzantine)
         else:
             kept = _by_exchanges(gram, ok, byzantine)
-        return chosen(kept, ok)
+        return normalised(kept, ok)
 
     return weighted(weights)
