@@ -20,8 +20,8 @@ def clipped_gossip(
     By default τ_i depends on the messages: `τ_i² = (1/δ_i) Σ_j W_ij ‖x_i − x_j‖²` over all neighbours but the b
     farthest, where δ_i is the weight of the b heaviest neighbours. Nobody then moves x_i by more than √(mean square of
     honest distances/δ_i), whatever it sent. There is no clipping for b = 0. An unusable message, or one from an agent
-    that is no neighbour, has no effect. Agreement needs honest agents that are connected without the others; the registered
-    limit 1/2 is that of the complete graph. Cost K·D per agent.
+    that is no neighbour, has no effect. Agreement needs honest agents that are connected without the others; the
+    registered limit 1/2 is that of the complete graph. Cost K·D per agent.
 
     Args:
         weights: `[K, K]`, the mixing weights W (receiver, sender).

@@ -25,7 +25,7 @@ class Selection(NamedTuple):
 
     Attributes:
         weights: votes `[n, D]` -> `[n, D]`, the weight of each vote in the mean; columns sum to one.
-        mean: (votes, weights) -> `[D]`, the mean of the selected values.
+        mean: (weights, votes) -> `[D]`, the mean of the selected values.
     """
 
     weights: Callable[[Array], Array]
@@ -49,7 +49,7 @@ def middle(drop: int) -> Selection:
         places = jnp.where(votes == low[None], at_low, jnp.where(votes == high[None], at_high, inside))
         return places / (n - 2 * drop)
 
-    def mean(votes: Array, _: Array) -> Array:  # cheaper than to compute the weights first
+    def mean(_: Array, votes: Array) -> Array:  # cheaper than to compute the weights first
         n = len(votes)
         return sum_of_ranks(votes, range(drop, n - drop)) / (n - 2 * drop)
 
@@ -76,7 +76,7 @@ def around_median(drop: int) -> Selection:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def selected_mean(selection: Selection, votes: Float[Array, "n D"], weights: Float[Array, "n D"]) -> Float[Array, " D"]:
     """Return the mean of the selected votes, with the derivative Σ_i w_i dx_i: the selection is held fixed."""
-    return selection.mean(votes, weights)
+    return selection.mean(weights, votes)
 
 
 @selected_mean.defjvp
@@ -84,7 +84,7 @@ def _selected_mean_jvp(
     selection: Selection, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
     votes, weights = primals
-    return selection.mean(votes, weights), jnp.einsum("nd,nd->d", weights, tangents[0])
+    return selection.mean(weights, votes), jnp.einsum("nd,nd->d", weights, tangents[0])
 
 
 def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Array, "n D"]:
