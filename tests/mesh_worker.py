@@ -1,4 +1,4 @@
-"""What the mesh tests run in processes of their own: `python mesh_worker.py FOLDER JOB`; results go to FOLDER."""
+"""Program that the mesh tests run in separate processes: `python mesh_worker.py FOLDER JOB`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-# 16 agents' worth of sampling would be slow to compile in every process: large batches only, quick rules.
+# Large batches only and simple rules, because every process compiles the program again.
 CONFIG = dict(agents=9, byzantine=2, N=3, B=2, p=1.0, horizon=8, hidden=(3,), trajectories=60, kappa="2", seeds=2,
               attack="avg-zero", aggregator="median", agreement="trimmed-mean")  # fmt: skip
 
@@ -30,7 +30,7 @@ def local(folder: Path, options: dict, meshes: list[str]) -> None:
 
 
 def process(folder: Path, devices: int) -> None:
-    """One of several processes: train, be interrupted in the last of them only, resume together, train undisturbed."""
+    """In one of several processes: train until a signal to the last process, resume, and train without interruption."""
     jax.config.update("jax_num_cpu_devices", devices)
     from jaxbyz.training.processes import join_processes
 

@@ -1,4 +1,4 @@
-"""The command line: what it writes, what it prints, and how it refuses."""
+"""The command line: what it writes, what it prints, and which mistakes it reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 
 def refused(capsys, *arguments: str) -> str:
-    """Exit code 2, one line on standard error, nothing on standard output."""
+    """Check that a command exits with code 2 and prints one line on standard error only; return the line."""
     capsys.readouterr()
     try:
         code = main(list(arguments))
@@ -75,8 +75,8 @@ def test_config_is_enough_to_run_it_again(folder):
 
 
 @pytest.mark.slow
-def test_a_seed_of_a_sweep_is_that_seed_alone(folder):
-    """Seed 1 of the sweep, run alone with the sweep's coins: the same learning up to rounding."""
+def test_seeds_do_not_influence_each_other(folder):
+    """Seed 1 of three, trained alone with the same coins, agrees up to rounding."""
     from dataclasses import replace
 
     from jaxbyz import training
@@ -232,12 +232,12 @@ from jaxbyz.attacks import attacks, from_function as attack
 from jaxbyz.rules import aggregators, from_function as rule
 
 SCALE = 3.0
-aggregators.add("own-rule", lambda: rule(lambda messages: jnp.median(messages, axis=0)), "a rule of one's own")
-attacks.add("own-attack", lambda: attack(lambda key, messages, mask: -SCALE * messages), "an attack of one's own")
+aggregators.add("own-rule", lambda: rule(lambda messages: jnp.median(messages, axis=0)), "my rule")
+attacks.add("own-attack", lambda: attack(lambda key, messages, mask: -SCALE * messages), "my attack")
 """
 
 
-def test_components_of_ones_own_are_imported_and_drawn_without(capsys, tmp_path, registries_restored):
+def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path, registries_restored):
     (tmp_path / "own.py").write_text(OWN)
     out, imported = str(tmp_path / "run"), ["--import", str(tmp_path / "own.py")]
     options = [*TINY, "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
@@ -265,11 +265,11 @@ def test_components_of_ones_own_are_imported_and_drawn_without(capsys, tmp_path,
         ({"aggregator": "nnm+rfa", "byzantine": 3, "attack": "avg-zero", "hidden": (4,), "weight_clip": None}, []),
     ],
 )  # fmt: skip
-def test_options_without_effect_are_named_and_not_recorded(given, said):
+def test_options_without_effect_are_reported(given, said):
     assert list(options_without_effect(jb.resolve(**given), given)) == said
 
 
-def test_none_on_the_command_line_takes_back_what_the_preset_says():
+def test_none_on_the_command_line_overrides_the_preset():
     def read(*words: str):
         return config_from(build_parser("train").parse_args(["train", *words]))
 
@@ -336,7 +336,7 @@ def test_help_and_version(capsys):
     assert parse_widths("16,16") == (16, 16) and parse_widths("a,b") == "a,b"
 
 
-def test_flags_of_the_user_come_first(monkeypatch):
+def test_xla_flags_of_the_user_are_kept(monkeypatch):
     """XLA flags are added once, and flags that the user has set are kept."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_extra_options=mine=1")
     for _ in range(2):

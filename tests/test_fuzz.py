@@ -1,4 +1,4 @@
-"""Random configurations of tiny size: each trains with finite honest parameters, or is refused in one line."""
+"""Random tiny configurations either train with finite honest parameters or are refused in one line."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import aggregators, pre_aggregators
 
 QUICK = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Catch-bsuite", "DiscountingChain-bsuite", "PointRobot-misc")
-EXPECTED_NAN = {"shares", "byzantine_weight"}  # of a rule that does not know its senders' shares
+EXPECTED_NAN = {"shares", "byzantine_weight"}  # if a rule does not know the shares of its senders
 
 
 def mostly(sensible: st.SearchStrategy, *strange) -> st.SearchStrategy:
-    """Sensible values, and a strange one in thirty."""
+    """Sensible values, and an invalid or extreme one in thirty."""
     return st.integers(0, 29).flatmap(lambda i: st.sampled_from(strange) if i == 29 else sensible)
 
 
@@ -45,7 +45,7 @@ def any_of(names) -> st.SearchStrategy:
 
 
 def component(registry, *more: str) -> st.SearchStrategy:
-    """A name with options: known ones with values that fit or do not, unknown ones, names that do not exist."""
+    """A component with or without options; names, options and values may be invalid."""
 
     def spec(entry) -> st.SearchStrategy:
         known = list(inspect.signature(entry.factory).parameters)
@@ -107,7 +107,7 @@ def refusal(error: UsageError) -> str:
 
 
 def drafted(options: dict) -> str:
-    """Check, build and trace one iteration: `refused`, or `fit`."""
+    """Check, build and trace one iteration; return `refused` or `fit`."""
     try:
         algorithm = build(resolve(**options), 5)
         state = jax.eval_shape(algorithm.init, jax.eval_shape(lambda: jax.random.key(0)))
@@ -120,7 +120,7 @@ def drafted(options: dict) -> str:
 
 
 def trained(options: dict) -> str:
-    """Train for real: `refused`, `trained`, or `stopped`, which only what is not tolerant may be."""
+    """Train; return `refused`, `trained`, or `stopped`, which only naive or extreme configurations may do."""
     try:
         config = resolve(**options)
         done = run_config(config)
@@ -134,9 +134,9 @@ def trained(options: dict) -> str:
     honest = ~done.metrics["byzantine"][:, -1].astype(bool)
     for name, values in done.policy.items():
         rows = values if values.shape[1] == 1 else values[honest]
-        assert np.isfinite(rows).all(), f"{options}: {name} has a number that is none"
+        assert np.isfinite(rows).all(), f"{options}: {name} is not finite"
     for name, values in done.metrics.items():
-        assert name in EXPECTED_NAN or np.isfinite(values).all(), f"{options}: {name} has a number that is none"
+        assert name in EXPECTED_NAN or np.isfinite(values).all(), f"{options}: {name} is not finite"
     return "trained"
 
 
@@ -150,7 +150,7 @@ def fuzzed(check, examples: int, part: int = 0) -> dict[str, int]:
     )  # fmt: skip
     @given(configurations())
     def run(options):
-        faulthandler.dump_traceback_later(600, exit=True)  # a hang ends the tests, and says where it was
+        faulthandler.dump_traceback_later(600, exit=True)  # a test that hangs prints a traceback and ends
         outcome = check(options)
         faulthandler.cancel_dump_traceback_later()
         counts[outcome] = counts.get(outcome, 0) + 1
@@ -178,6 +178,6 @@ def test_a_thousand_configurations_fit_or_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(16))
 def test_configurations_train_or_are_refused(part):
-    """1120 of them, in parts that several cores share (`make fuzz`)."""
+    """1120 configurations, in parts that several cores share (`make fuzz`)."""
     counts = fuzzed(trained, 70, part)
     assert counts["trained"] >= 15

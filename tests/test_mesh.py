@@ -1,4 +1,4 @@
-"""Seeds and agents spread over devices and processes: the same numbers, and only messages cross."""
+"""Seeds and agents spread over devices and processes: the numbers are the same, and only messages are exchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MESHES = ["seeds=1", "seeds=2,agents=1", "seeds=1,agents=4", "seeds=2,agents=4"]
 
 
 def together(count: int, *arguments: str) -> list[subprocess.Popen]:
-    """As many processes over loopback."""
+    """Start this many processes that find each other on this machine."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -48,21 +48,21 @@ def assert_close(folder: Path, one: str, other: str, tolerance: float) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Twenty iterations on each mesh."""
+    """Results of twenty iterations on each mesh."""
     folder = tmp_path_factory.mktemp("mesh")
     finish(spawn(str(HERE / "mesh_worker.py"), str(folder), json.dumps([{}, MESHES])))
     return folder
 
 
 def test_the_mesh_does_not_change_the_numbers(trained):
-    """1, 2, 4 and 8 devices, 9 agents that do not divide evenly: equal to 1e-5 after 20 iterations."""
+    """9 agents on 1, 2, 4 and 8 devices agree to 1e-5 after 20 iterations."""
     assert np.load(trained / "seeds=1.npz")["returns"].shape == (2, 20)
     for mesh in MESHES[1:]:
         assert_close(trained, MESHES[0], mesh, 1e-5)
 
 
 def test_two_processes_train_are_interrupted_and_resume(trained, tmp_path):
-    """One process gets a signal, both stop at the same iteration; resumed, they end with the bits of a whole run."""
+    """One process gets a signal and both stop at the same iteration; the resumed run equals an uninterrupted one."""
     for process in together(2, str(HERE / "mesh_worker.py"), str(tmp_path), "1"):
         finish(process)
     for i in range(2):
@@ -103,7 +103,7 @@ def test_every_kind_of_run_is_the_same_on_every_mesh(options, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_resumes_on_another_mesh(tmp_path):
-    """Checkpoints hold runs of their own shape: what five agents on two devices began, two seeds' devices finish."""
+    """Checkpoints do not depend on the mesh: a run starts with agents on two devices and ends with seeds on two."""
     config = resolve(**SMALL, seeds=3, trajectories=60)
     with pytest.raises(Interrupted):
         run(config, tmp_path / "run", StopAt(8), checkpoint_every=8, mesh="agents=2")
@@ -114,7 +114,7 @@ def test_a_run_resumes_on_another_mesh(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_path):
+def test_when_a_process_dies_the_other_reports_it_and_the_run_can_be_resumed(victim, tmp_path):
     options = {**SMALL, "seeds": 2, "trajectories": 900}
     out = tmp_path / "run"
     train = ["train", *flags(options), "--checkpoint-every=20", "--out", str(out), "--distributed"]
@@ -139,7 +139,7 @@ def test_when_a_process_dies_the_other_says_so_and_the_run_goes_on(victim, tmp_p
 
 
 def collectives(jaxpr, times: int = 1) -> list[tuple[int, int]]:
-    """(how often, floats a place sends) of every all-gather in a program; loops count by their length."""
+    """Return how often each all-gather of a program runs, and how many floats each place sends."""
     found = []
     for equation in jaxpr.eqns:
         if equation.primitive.name == "all_gather":
@@ -163,7 +163,7 @@ def collectives(jaxpr, times: int = 1) -> list[tuple[int, int]]:
     ],
 )
 def test_bytes_moved_are_those_of_the_program(options, name):
-    """What a run reports is what the all-gathers of its program move: nothing else crosses between devices."""
+    """A run reports what its all-gathers move, and there are no other collectives."""
     config = resolve(agents=5, byzantine=1, N=2, B=2, p=1.0, horizon=4, hidden=(3,), algorithm=name, **options)
     algorithm, places, mesh = build(config, 1), Places(5, 2), make_mesh(Shape(1, 2))
 
@@ -177,11 +177,11 @@ def test_bytes_moved_are_those_of_the_program(options, name):
     assert not others & set(str(program).replace("[", " ").split())
     floats = sum(times * size for times, size in collectives(program.jaxpr))
     reported = float(jax.jit(spread)(jax.random.key_data(jax.random.key(0))))
-    assert reported == floats * 2 * (2 - 1) * 4  # two devices, each to the other, four bytes a float
+    assert reported == floats * 2 * (2 - 1) * 4  # two devices, each to the other, four bytes per float
 
 
 def test_places():
-    """Seven agents on three devices: the last places repeat the last agent, and gathering drops them."""
+    """Unused places repeat the last agent, and gathering drops them."""
     assert Places(7).per_device == 7 and Places(7).local(jnp.arange(7)).shape == (7,)
     assert float(Places(7).bytes_moved(5)) == 0
     assert Places(7, 3).per_device == 3 and float(Places(7, 3).bytes_moved(5)) == 3 * 2 * 5 * 4
@@ -206,10 +206,10 @@ def test_places():
 def test_shapes(monkeypatch):
     assert parse_shape("seeds=4,agents=2") == Shape(4, 2) and parse_shape("agents=3") == Shape(1, 3)
     assert parse_shape(str(Shape(2, 5))) == Shape(2, 5)
-    assert choose_shape(None, 1, 13) == choose_shape(None, 1, 4) == Shape(1, 2)  # idle cores take agents
+    assert choose_shape(None, 1, 13) == choose_shape(None, 1, 4) == Shape(1, 2)  # idle cores get agents
     assert choose_shape(None, 1, 1) == choose_shape(None, 1, 3) == Shape(1, 1)
     assert choose_shape(None, 5, 13) == Shape(2, 1)
-    monkeypatch.setenv("XLA_FLAGS", "")  # they might not wait for each other
+    monkeypatch.setenv("XLA_FLAGS", "")  # without the flags that let devices wait for each other
     assert choose_shape(None, 1, 13) == Shape(1, 1) and choose_shape(None, 5, 13) == Shape(2, 1)
     monkeypatch.undo()
     for text in ("", "seeds", "seeds=0", "seeds=-1", "agents=two", "seeds=1,seeds=1", "devices=2", "seeds=1.5"):
@@ -234,6 +234,6 @@ def test_refusals_make_no_folder(tmp_path, capsys):
 
 
 def test_distributed_without_a_cluster_is_refused():
-    """In a process of its own: nobody said who the others are."""
+    """In a new process, without variables that describe the others."""
     said = finish(spawn("-m", "jaxbyz", "train", "--distributed"), code=2)
     assert "set JAX_COORDINATOR_ADDRESS" in said and len(said.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Runs that survive: signals, kills, damaged checkpoints, full disks, hostile files."""
+"""Runs survive signals, kills, damaged checkpoints, full disks and hostile files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TINY = dict(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), trajectorie
 
 
 def interrupted(config, out, iteration, every=2, number=signal.SIGTERM):
-    """A run in `out` that a signal stopped at `iteration`."""
+    """Start a run in `out` that a signal stops at `iteration`; return the folder."""
     with pytest.raises(Interrupted) as stop:
         run(config, out, StopAt(iteration, number), checkpoint_every=every)
     assert stop.value.signal == number and stop.value.done < make_plan(config).iterations
@@ -52,6 +52,7 @@ def interrupted(config, out, iteration, every=2, number=signal.SIGTERM):
 
 
 def resumed(folder):
+    """Resume a run; return its result and the logged lines."""
     lines = []
     done = resume(folder, log=lines.append)
     return done, lines
@@ -64,7 +65,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def whole(config):
-    """The run as it would be if nothing happened."""
+    """The result of an uninterrupted run."""
     return run(config)
 
 
@@ -94,7 +95,7 @@ def fragile(monkeypatch):
         return algorithm._replace(step=step)
 
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
-    algorithms.add("fragile", factory, "a test's own")
+    algorithms.add("fragile", factory, "DecByzPG whose second seed becomes NaN")
     monkeypatch.setattr(run_module, "SEGMENT", 4)
     return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40})
 
@@ -135,7 +136,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, tmp_path):
 
 
 def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, capsys, monkeypatch):
-    """`train` leaves with 128 + number and says how to go on; `train` again refuses; `resume` finishes."""
+    """`train` exits with 128 + the signal's number and says how to continue; `resume` finishes the run."""
     options = flags(TINY)
     monkeypatch.setattr("jaxbyz.cli.progress.make_progress", lambda total, quiet: StopAt(2))
     out = str(tmp_path / "run")
@@ -154,7 +155,7 @@ def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, c
 
 
 def test_without_a_checkpoint_a_run_starts_again(copy, whole):
-    """Killed before its first checkpoint, a run has lost nothing but time."""
+    """A run that was killed before its first checkpoint gives the same result."""
     checkpoints.remove_all(copy)
     done, lines = resumed(copy)
     assert "at iteration 0 of" in lines[-1]
@@ -185,23 +186,23 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
-    """The one before it is used, with a message; nothing is trained here, the bits are tested below."""
+    """The checkpoint before it is used, with a message. Training is replaced; the next test compares results."""
     DAMAGE[kind](copy / "checkpoints" / "4")
     lines = []
-    monkeypatch.setattr(run_module, "_train", lambda config, plan, keeping, reporter, found: found)
+    monkeypatch.setattr(run_module, "_train", lambda config, plan, settings, reporter, start: start)
     assert resume(copy, log=lines.append).done == 2
     assert len(lines) == 2 and lines[0].startswith("the checkpoint of iteration 4 is damaged ("), lines
     assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4").exists()
 
 
-def test_after_damage_the_bits_are_the_same(copy, whole):
+def test_after_damage_the_result_is_the_same(copy, whole):
     flip(largest(copy / "checkpoints" / "4"))
     done, lines = resumed(copy)
     assert "differs from what was written" in lines[0]
     assert_same_run(done, whole)
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -212,21 +213,21 @@ def everything(folder: Path) -> dict[str, bytes]:
         (lambda seal: {**seal, "config": "0" * 64}, "belongs to another configuration"),
     ],
 )
-def test_strange_checkpoints_are_refused_and_left_alone(change, message, copy):
+def test_checkpoints_of_other_runs_or_formats_are_refused_and_kept(change, message, copy):
     path = copy / "checkpoints" / "4.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    before = everything(copy)
+    before = contents(copy)
     with pytest.raises(UsageError) as refusal:
         resume(copy)
-    assert message in str(refusal.value) and everything(copy) == before
+    assert message in str(refusal.value) and contents(copy) == before
 
 
 def test_a_changed_config_is_refused(copy, capsys):
     values = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**values, "eta": 0.5}))
-    before = everything(copy)
+    before = contents(copy)
     assert main(["resume", str(copy)]) == 2
-    assert "belongs to another configuration" in capsys.readouterr().err and everything(copy) == before
+    assert "belongs to another configuration" in capsys.readouterr().err and contents(copy) == before
 
 
 def test_a_folder_in_use_is_refused(copy, config):
@@ -235,15 +236,15 @@ def test_a_folder_in_use_is_refused(copy, config):
 
 
 def test_the_lock_is_on_a_file(tmp_path):
-    """Network file systems lock files, not folders."""
+    """Network file systems can lock files but not folders."""
     with lock_folder(tmp_path), (tmp_path / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with lock_folder(tmp_path):
         pass
 
 
-def test_a_lock_file_that_is_removed_meanwhile_is_made_again(tmp_path, monkeypatch):
-    """Another process finished and removed its lock after this one had opened it."""
+def test_a_lock_file_that_another_process_removes_is_created_again(tmp_path, monkeypatch):
+    """Another process finishes its run and removes the lock file after this process has opened it."""
     lock, opened = fcntl.flock, []
 
     def late(handle, kind):
@@ -258,7 +259,7 @@ def test_a_lock_file_that_is_removed_meanwhile_is_made_again(tmp_path, monkeypat
     assert len(opened) == 3
 
 
-def test_where_nothing_can_be_locked_that_is_said(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -268,7 +269,7 @@ def test_where_nothing_can_be_locked_that_is_said(tmp_path, monkeypatch):
     assert not isinstance(refusal.value, BusyError)
 
 
-def test_a_finished_run_is_read_where_nothing_can_be_written(config, whole, tmp_path):
+def test_a_finished_run_can_be_read_from_a_read_only_folder(config, whole, tmp_path):
     folder = tmp_path / "run"
     run(config, folder)
     assert_same_run(resume(folder), whole)
@@ -277,13 +278,13 @@ def test_a_finished_run_is_read_where_nothing_can_be_written(config, whole, tmp_
         with contextlib.suppress(PermissionError):
             path.chmod(path.stat().st_mode | 0o055)
     folder.chmod(0o555)
-    with nobody():
+    with unprivileged():
         assert_same_run(resume(folder), whole)
 
 
 @contextlib.contextmanager
-def nobody():
-    """File access as an ordinary user, also where tests run as root."""
+def unprivileged():
+    """Access files as an ordinary user, even if the tests run as root."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -300,16 +301,16 @@ def test_a_read_only_folder_is_refused(copy, config, tmp_path):
     for path in (tmp_path, *tmp_path.parents[:3]):
         with contextlib.suppress(PermissionError):
             path.chmod(path.stat().st_mode | 0o055)
-    with nobody(), pytest.raises(UsageError, match="Permission denied"):
+    with unprivileged(), pytest.raises(UsageError, match="Permission denied"):
         run(config, folder / "run")
-    with nobody(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
+    with unprivileged(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
         run(config, folder)
     assert not list(folder.iterdir())
 
 
 @contextlib.contextmanager
-def no_room(size: int):
-    """No file can grow beyond `size` bytes."""
+def file_size_limit(size: int):
+    """Let no file grow beyond `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -319,23 +320,23 @@ def no_room(size: int):
 
 
 @pytest.mark.parametrize("size", [0, 100, 1500])
-def test_where_there_is_no_room_nothing_is_lost(size, copy, config):
-    """The write fails at its first byte, or in one of the arrays: one line, and the files that were there stay."""
-    before = everything(copy)
+def test_a_full_disk_loses_nothing(size, copy, config):
+    """Writing fails at the first byte or in one of the arrays: one line, and existing files are unchanged."""
+    before = contents(copy)
     found = checkpoints.restore(copy, config, lambda done: target(config, done), print)
     with (
-        no_room(size),
+        file_size_limit(size),
         pytest.raises(UsageError, match=r"could not be written \(.*\); earlier checkpoints are") as refusal,
     ):
         checkpoints.save(copy, config, found._replace(done=6))
     assert "\n" not in str(refusal.value)
-    assert before.items() <= everything(copy).items() and not (copy / "checkpoints" / "6.json").exists()
+    assert before.items() <= contents(copy).items() and not (copy / "checkpoints" / "6.json").exists()
     with (
-        no_room(size),
+        file_size_limit(size),
         pytest.raises(UsageError, match=r"written \(File too large\); nothing was overwritten"),
     ):
         write_arrays(copy / "config.json", {"x": np.random.default_rng(0).normal(size=1000)})
-    assert before.items() <= everything(copy).items() and not list(copy.rglob(".config*"))
+    assert before.items() <= contents(copy).items() and not list(copy.rglob(".config*"))
     assert checkpoints.restore(copy, config, lambda done: target(config, done), print).done == 4
 
 
@@ -344,7 +345,7 @@ def target(config, done):
 
 
 class Trap:
-    """Unpickling one would make a file."""
+    """Unpickling it would create a folder."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -354,7 +355,7 @@ class Trap:
 
 
 def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, capsys):
-    """Pickles, bombs, deep and wide JSON, numbers of the wrong kind: one line each."""
+    """Pickles, zip bombs, deep and long JSON, and values of the wrong type: one line each."""
     trap = tmp_path / "sprung"
     run = tmp_path / "run"
     run.mkdir()
@@ -409,8 +410,8 @@ def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, c
     assert not trap.exists()
 
 
-def test_arrays_of_the_wrong_kind_are_refused(tmp_path, config, whole, capsys):
-    """Plain arrays, but not a run's: texts, lost names, other shapes."""
+def test_arrays_that_are_not_those_of_a_run_are_refused(tmp_path, config, whole, capsys):
+    """Texts, missing names and wrong shapes."""
     run = tmp_path / "run"
     run.mkdir()
     write_start(run, config)
@@ -435,7 +436,7 @@ def test_arrays_of_the_wrong_kind_are_refused(tmp_path, config, whole, capsys):
 
 
 def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
-    """Sealed, of the right configuration by its seal, and yet of other shapes: the one before it is used."""
+    """A checkpoint with a valid seal but other shapes is skipped for the one before it."""
     other = checkpoints.restore(copy, config, lambda done: target(config, done), print)
     cut = other._replace(history={name: value[:, :1] for name, value in other.history.items()})
     checkpoints.save(copy, config, cut)
@@ -447,7 +448,7 @@ def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
 
 
 def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int, seed: int = 0) -> None:
-    """Start, kill with SIGKILL after a random time, start again; then let it finish: the bits of an undisturbed run."""
+    """Kill a run with SIGKILL at random times, resume it each time, and compare the result with an undisturbed run."""
     config = resolve(**{**TINY, "trajectories": trajectories})
     options = flags(TINY)
     train = ["train", *options, f"--trajectories={trajectories}", "--out", str(out), f"--checkpoint-every={every}"]
@@ -457,7 +458,7 @@ def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int,
         if hits == kills or (out / "metrics.npz").exists():
             break
         process = spawn("-m", "jaxbyz", *(["resume", str(out)] if begun else train), "--quiet")
-        # Kills fall into a moment after the run has begun to write, wherever that is.
+        # Kill it at a random time after the next checkpoint.
         deadline = time.monotonic() + 120
         while newest(out) <= reached and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -468,14 +469,14 @@ def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int,
         at = newest(out)
         assert at >= reached, f"kill {attempt}: {at} after {reached}, a sealed checkpoint was lost"
         reached = max(reached, at)
-    assert hits == kills, "the run ended before it was killed often enough: make it longer"
+    assert hits == kills, "the run finished before all kills: make it longer"
     process = spawn("-m", "jaxbyz", "resume", str(out), "--quiet")
     finish(process)
     assert_same_run(jb.load_run(out), run(config))
 
 
 def newest(out: Path) -> int:
-    """The newest sealed checkpoint's iteration."""
+    """Return the iteration of the newest sealed checkpoint."""
     names = [path.stem for path in (out / "checkpoints").glob("*.json")] if (out / "checkpoints").is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -485,13 +486,13 @@ def test_twenty_kills_lose_nothing(tmp_path):
     killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
 
 
-def test_the_mesh_of_seeds_is_kept_too(stopped):
+def test_the_automatic_mesh_is_stored(stopped):
     assert checkpoints.read_options(stopped) == {"checkpoint_every": 2, "chosen_mesh": "seeds=2,agents=1"}
 
 
 @pytest.mark.slow
-def test_a_run_keeps_the_mesh_that_was_chosen_for_it(tmp_path, monkeypatch):
-    """Begun with its agents on two devices, resumed where one run would get a single one; or where two do not exist."""
+def test_a_resumed_run_uses_the_automatic_mesh_again_if_it_fits(tmp_path, monkeypatch):
+    """A run that started with its agents on two devices is resumed with other XLA flags, then on one device."""
     config = resolve(**{**TINY, "seeds": 1})
     interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
     assert checkpoints.read_options(tmp_path / "run") == {"checkpoint_every": 3, "chosen_mesh": "seeds=1,agents=2"}

@@ -1,4 +1,4 @@
-"""Sweeps: what is finished is skipped, what is half done is resumed, what fails is named, and two at once share."""
+"""Sweeps skip finished members, resume unfinished ones, report failures, and can run several times at once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_sweep_needs_a_folder_and_a_file(file, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """A sweep whose third member was interrupted, and which was then started again."""
+    """A sweep whose third member was interrupted, and which was then run again."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "grid.toml").write_text(FILE)
     sweep, out = load_sweep(folder / "grid.toml"), folder / "out"
@@ -141,7 +141,7 @@ def test_the_table_says_how_members_ended(swept, capsys):
     assert [len(row["return"] or []) for row in rows] == [2, 0, 2, 0]
 
 
-def test_another_configuration_is_left_alone(swept, file):
+def test_a_run_of_another_configuration_is_kept(swept, file):
     _, out, *_ = swept
     file.write_text(FILE.replace("horizon = 8", "horizon = 9").replace("kappa = [2, 0]", "kappa = [2]"))
     kept = (out / "seed=0,kappa=2" / "metrics.npz").read_bytes()
@@ -150,9 +150,9 @@ def test_another_configuration_is_left_alone(swept, file):
     assert (out / "seed=0,kappa=2" / "metrics.npz").read_bytes() == kept
 
 
-def test_members_share_a_program_only_where_it_is_the_same():
-    """Seeds and lengths do not change the program; a first policy that depends on the seed does, and so does a rule
-    registered anew under its old name."""
+def test_members_share_a_program_only_if_it_is_the_same():
+    """Seeds and lengths do not change the program; an initial policy that depends on the seed does, and so does a rule
+    that is registered again."""
 
     def algorithm(**options):
         return make_plan(resolve(**{"horizon": 8, "hidden": (3,), "trajectories": 9, **options})).algorithm
@@ -183,7 +183,7 @@ def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypa
 
 
 def test_two_sweeps_at_once_share_the_work(swept, tmp_path):
-    """Each member is trained by exactly one of them, and both end well."""
+    """Each member is trained by one of them, and both succeed."""
     sweep, *_ = swept
     members = {name: options for name, options in sweep.members.items() if options["kappa"] == 2}
     sweep, out, ended = sweep._replace(members=members), tmp_path / "out", {}
@@ -203,7 +203,7 @@ def test_two_sweeps_at_once_share_the_work(swept, tmp_path):
         assert "finished" in (a.status, b.status)
 
 
-def test_a_busy_member_is_left_to_whoever_is_at_it(swept):
+def test_a_member_that_another_process_works_on_is_skipped(swept):
     sweep, out, *_ = swept
     with lock_folder(out / "seed=0,kappa=2"):
         outcomes = run_sweep(sweep, out)

@@ -1,4 +1,4 @@
-"""Parts of the site that are made from the code: the command line's help."""
+"""Hook of the documentation site: inserts the options of all commands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the options of every command where a page asks for them."""
+    """Replace the marker `<!-- commands -->` of a page."""
     return markdown.replace("<!-- commands -->", commands()) if "<!-- commands -->" in markdown else markdown
 
 
 def commands() -> str:
-    """Every command: its line, its usage and a table of its options."""
+    """Return a section for every command."""
     from jaxbyz.cli import COMMANDS, build_parser
 
     parser = build_parser()
@@ -21,6 +21,7 @@ def commands() -> str:
 
 
 def _command(name: str, line: str, parser: argparse.ArgumentParser) -> str:
+    """Return a heading, the summary and a table of the options."""
     formatter = argparse.HelpFormatter(parser.prog)
     rows = []
     for action in parser._actions:
@@ -31,6 +32,5 @@ def _command(name: str, line: str, parser: argparse.ArgumentParser) -> str:
         if action.choices is not None:
             help_text += "; one of " + ", ".join(f"`{choice}`" for choice in action.choices)
         rows.append(f"| `{names}` | {help_text.replace('|', '&#124;')} |")
-    return f"## jaxbyz {name}\n\n{line[0].upper()}{line[1:]}.\n\n| option | meaning |\n| --- | --- |\n" + "\n".join(
-        rows
-    )
+    title = f"## jaxbyz {name}\n\n{line[0].upper()}{line[1:]}."
+    return "\n".join([f"{title}\n", "| option | meaning |", "| --- | --- |", *rows])

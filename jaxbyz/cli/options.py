@@ -10,20 +10,25 @@ from jaxbyz.experiments.config import FIELDS, TYPES, Config, resolve
 from jaxbyz.experiments.presets import PRESETS
 from jaxbyz.registry import parse_literal
 
+METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}
+
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add --preset and one option per field of `Config`; options that are not given come from the preset."""
-    parser.add_argument("--preset", help=f"values to start from: {', '.join(PRESETS)} (default: by environment)")
+    group = parser.add_argument_group("experiment")
+    group.add_argument(
+        "--preset", metavar="NAME", help=f"values to start from: {', '.join(PRESETS)} (default: by environment)"
+    )
     for name, field in FIELDS.items():
         flag, help_text = "--" + name.replace("_", "-"), field.metadata["help"]
         if TYPES[name] is bool:
-            parser.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
+            group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
             continue
         if field.metadata["choices"]:
             help_text += f" [{', '.join(field.metadata['choices'])}]"
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        parser.add_argument(
-            flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS, metavar="…",
+        group.add_argument(
+            flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS, metavar=METAVARS.get(TYPES[name], "NAME"),
             help=f"{help_text} (default {str(default).replace('None', 'none')})",
         )  # fmt: skip
 

@@ -95,9 +95,13 @@ class Config:
     env: str = option("CartPole-v1", "environment; `jaxbyz list` names all", registry=environments)
     agents: int = option(13, "number of agents K", allowed=COUNT)
     byzantine: int = option(0, "number of Byzantine agents f, which the rules defend against", allowed=NOT_NEGATIVE)
-    attack: str = option("none", "what Byzantine agents do, as name:option=value", registry=attacks)
-    schedule: str = option("fixed", "which agents are Byzantine at what time", registry=schedules)
-    aggregator: str = option("rfa", "aggregation rule for gradients, as name:option=value", registry=aggregators)
+    attack: str = option("none", "what Byzantine agents do; options as name:option=value", registry=attacks)
+    schedule: str = option(
+        "fixed", "which agents are Byzantine in which iteration: fixed, rotating or random", registry=schedules
+    )
+    aggregator: str = option(
+        "rfa", "aggregation rule for gradients; options as name:option=value", registry=aggregators
+    )
     pre_aggregator: str = option("none", "rules applied before the aggregator, joined with +", registry=pre_aggregators)
     agreement: str = option("mda", "agreement on parameters", registry=agreements)
     kappa: str = option("4", "agreement rounds κ: a number, or `theorem` for ⌈log2(N·K/p²)⌉", allowed=ROUNDS)

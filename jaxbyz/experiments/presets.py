@@ -1,10 +1,10 @@
-"""The numbers, in one place: what each preset changes of the general defaults in `jaxbyz.experiments.config.Config`."""
+"""Presets: named sets of options that override the general defaults of `Config`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# The paper's Table 1. The switch, the discount and the batch sizes are the same wherever its experiments are meant.
+# Table 1 of the paper.
 _TABLE_CARTPOLE: dict[str, Any] = {
     "env": "CartPole-v1",
     "hidden": (16, 16),
@@ -31,9 +31,9 @@ _TABLE_LUNARLANDER: dict[str, Any] = {
     "N": 96,
     "p": 0.2,
 }
-# What the paper's published script does instead: its step size and activations on CartPole, its initialisation, one
-# first policy for all runs, importance weights that vanish for long episodes, the agent's own previous estimate, and
-# previous parameters that are stored one step too late.
+# How the published script differs from the paper: its activation and initialisation, one initial policy for all runs,
+# importance weights that vanish for long episodes, the agent's own previous estimate, and previous parameters that are
+# stored one step too late.
 _SCRIPT: dict[str, Any] = {
     "activation": "tanh",
     "initialiser": "published",
@@ -43,11 +43,11 @@ _SCRIPT: dict[str, Any] = {
     "anchor": "proposed",
     "aggregator": "rfa:rounds=8,floor=0.1,start=zero",
 }
-# What jaxbyz starts from: the table with the step size and the variance handled so that learning is steady.
+# Changes to Table 1 that make learning steady: a smaller step size and less variance.
 _STEADY: dict[str, Any] = {"activation": "tanh", "eta": 1e-3, "baseline": "leave-one-out", "weight_clip": 1.0}
 
-# Algorithm 2 with a coin that always shows the batch (p = 1): modest batches, a large step that decays, and logits that
-# may reach ±3, so that the better action is not capped at probability 0.88.
+# Algorithm 2 with large batches only (p = 1) of modest size, a large step size that decays, and logits in ±3, because
+# logits in ±1 limit the probability of the better action to 0.88.
 _BEST_CARTPOLE: dict[str, Any] = {
     **_TABLE_CARTPOLE,
     **_STEADY,
@@ -59,9 +59,9 @@ _BEST_CARTPOLE: dict[str, Any] = {
     "output_scale": 3.0,
 }
 
-# The same on LunarLander: batches of 16 and logits up to 2 only: with 5 most runs settle on doing nothing, and the
-# gradient through saturated logits does not lead away from it. CAF, because the gradient is small beside its noise and
-# MinMax's steady drift, which RFA lets through, would win.
+# The same for LunarLander, with batches of 16 and logits in ±2: with ±5 most runs learn to do nothing, and the gradient
+# through saturated logits does not lead away from that. The gradient is small compared with its noise, so the steady
+# drift of the attack MinMax, which RFA lets through, would prevail; the aggregator is therefore CAF.
 _BEST_LUNARLANDER: dict[str, Any] = {
     **_TABLE_LUNARLANDER,
     **_STEADY,
@@ -74,7 +74,7 @@ _BEST_LUNARLANDER: dict[str, Any] = {
     "aggregator": "caf",
 }
 
-# Rivals, with the numbers their own code has on CartPole.
+# Other algorithms, with the values of their own code for CartPole.
 _FEDPG_BR: dict[str, Any] = {
     **_TABLE_CARTPOLE,
     "algorithm": "fedpg-br",
@@ -90,23 +90,23 @@ _SVRPG: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "svrpg", "a
 _MARINA: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "byz-vr-marina-pg", "agreement": "none"}
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "default": ("general defaults, any environment", {}),
-    "cartpole": ("CartPole: the paper's table with step 1e-3, tanh, leave-one-out baseline, weights at most 1",
+    "default": ("the general defaults, for any environment", {}),
+    "cartpole": ("CartPole: Table 1 with step size 1e-3, tanh, leave-one-out baseline, weights clipped at 1",
                  {**_TABLE_CARTPOLE, **_STEADY}),
-    "cartpole-paper": ("CartPole: the paper's Table 1, literally; learns fast, then collapses", _TABLE_CARTPOLE),
-    "cartpole-published": ("CartPole: the paper's published script, its departures from the paper included",
+    "cartpole-paper": ("CartPole: Table 1 of the paper, unchanged; learns fast, then collapses", _TABLE_CARTPOLE),
+    "cartpole-published": ("CartPole: the published script of the paper, including its differences from the paper",
                            {**_TABLE_CARTPOLE, **_SCRIPT, "eta": 5e-4}),
-    "cartpole-best": ("CartPole: batches of 8 (p = 1), step 1e-2 decaying, logits up to 3, leave-one-out baseline",
+    "cartpole-best": ("CartPole: batches of 8 (p = 1), decaying step size 1e-2, logits in ±3, leave-one-out baseline",
                       _BEST_CARTPOLE),
-    "cartpole-fedpg-br": ("CartPole: FedPG-BR with its own code's numbers", _FEDPG_BR),
-    "cartpole-svrpg": ("CartPole: SVRPG, a large batch of 16 and three small steps", _SVRPG),
-    "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the numbers of `cartpole`", _MARINA),
-    "lunarlander": ("LunarLander: the paper's table with leave-one-out baseline and weights at most 1",
+    "cartpole-fedpg-br": ("CartPole: FedPG-BR with the values of its own code", _FEDPG_BR),
+    "cartpole-svrpg": ("CartPole: SVRPG, one large batch of 16 and three small batches", _SVRPG),
+    "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the values of `cartpole`", _MARINA),
+    "lunarlander": ("LunarLander: Table 1 with leave-one-out baseline, weights clipped at 1",
                     {**_TABLE_LUNARLANDER, **_STEADY}),
-    "lunarlander-paper": ("LunarLander: the paper's Table 1, literally", _TABLE_LUNARLANDER),
-    "lunarlander-published": ("LunarLander: Table 1 with the published script's departures from the paper",
+    "lunarlander-paper": ("LunarLander: Table 1 of the paper, unchanged", _TABLE_LUNARLANDER),
+    "lunarlander-published": ("LunarLander: Table 1 with the differences of the published script",
                               {**_TABLE_LUNARLANDER, **_SCRIPT}),
-    "lunarlander-best": ("LunarLander: batches of 16 (p = 1), step 2e-3 decaying, logits up to 2, CAF",
+    "lunarlander-best": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF",
                          _BEST_LUNARLANDER),
 }  # fmt: skip
 
