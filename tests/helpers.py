@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
+
+ROOT = Path(__file__).parents[1]
 
 
 class StopAt:
@@ -41,6 +44,7 @@ def flags(options: dict) -> list[str]:
 def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
     """Start Python with the compilation cache of these tests; standard error goes to standard output."""
     settings = {
+        "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",

@@ -187,20 +187,20 @@ def test_places():
     assert Places(7, 3).per_device == 3 and float(Places(7, 3).bytes_moved(5)) == 3 * 2 * 5 * 4
     places, mesh = Places(3, 2), make_mesh(Shape(1, 2))
 
-    def there_and_back(x):
-        mine = places.local({"a": x, "b": x[:, :1] * 2})
-        return places.gather(mine), places.first(mine)["a"], mine["a"]
+    def local_and_gathered(x):
+        local = places.local({"a": x, "b": x[:, :1] * 2})
+        return places.gather(local), places.first_agent(local)["a"], local["a"]
 
     spread = jax.shard_map(
-        there_and_back, mesh=mesh, in_specs=PartitionSpec(), check_vma=False,
+        local_and_gathered, mesh=mesh, in_specs=PartitionSpec(), check_vma=False,
         out_specs=(PartitionSpec(), PartitionSpec(), PartitionSpec("agents")),
     )  # fmt: skip
     x = jnp.arange(6.0).reshape(3, 2)
-    everyone, first, mine = spread(x)
+    everyone, first, local = spread(x)
     np.testing.assert_array_equal(everyone["a"], x)
     np.testing.assert_array_equal(everyone["b"], x[:, :1] * 2)
     np.testing.assert_array_equal(first, x[0])
-    np.testing.assert_array_equal(mine, x[np.array([0, 1, 2, 2])])
+    np.testing.assert_array_equal(local, x[np.array([0, 1, 2, 2])])
 
 
 def test_shapes(monkeypatch):

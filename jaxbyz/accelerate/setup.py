@@ -1,4 +1,4 @@
-"""What must be set before JAX starts: host devices, XLA flags, and the cache of compiled programs."""
+"""What must happen before JAX starts: host devices, XLA flags, the cache of programs, and joining other processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import os
 import jax
 
 from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.errors import UsageError, first_line
+
+HEARTBEAT_SECONDS = 20  # a process that is silent for this long counts as dead; JAX's default is 100
+START_SECONDS = 300  # how long processes wait for each other at the start
 
 # XLA ends a process whose host devices have waited 40 s for each other. Episodes differ in length, so allow more.
 LONG_WAITS = " ".join(
@@ -53,3 +57,37 @@ def prepare() -> None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small programs
+
+
+def join_processes() -> None:
+    """Connect this process to the others of a distributed run.
+
+    JAX recognises Slurm, Open MPI and Kubernetes. Elsewhere the environment variables
+    `JAX_COORDINATOR_ADDRESS=host:port`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` describe the processes.
+
+    Raises:
+        UsageError: if the other processes cannot be found.
+    """
+
+    def number(name: str) -> int | None:
+        text = os.environ.get(name)
+        if text is not None and not text.isdecimal():
+            raise UsageError(f"{name}={text!r}: must be a whole number")
+        return None if text is None else int(text)
+
+    processes, process = number("JAX_NUM_PROCESSES"), number("JAX_PROCESS_ID")
+    described = "JAX_COORDINATOR_ADDRESS" in os.environ and None not in (processes, process)
+    try:
+        jax.distributed.initialize(
+            num_processes=processes,
+            process_id=process,
+            cluster_detection_method="deactivate" if described else None,
+            initialization_timeout=START_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"cannot join the other processes: {first_line(error)} Use Slurm, Open MPI or Kubernetes, or set "
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
+        ) from error

@@ -78,15 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
-    from jaxbyz.accelerate.setup import prepare
+    from jaxbyz.accelerate.setup import join_processes, prepare
     from jaxbyz.errors import UsageError
 
     prepare()
     try:
-        if "--distributed" in arguments:  # must happen before anything starts JAX
-            from jaxbyz.training.processes import join_processes
-
-            join_processes()
+        if "--distributed" in arguments:
+            join_processes()  # before any import that starts JAX, such as gymnax
         arguments = import_components(arguments)
     except UsageError as error:
         print(f"jaxbyz: error: {error}", file=sys.stderr)

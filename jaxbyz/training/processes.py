@@ -1,53 +1,16 @@
-"""Several processes, on one host or many, that train one run together."""
+"""Several processes that train one run together; `accelerate.setup.join_processes` connects them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxbyz.errors import UsageError, first_line
+from jaxbyz.errors import UsageError
 
-HEARTBEAT_SECONDS = 20  # a process that is silent for this long counts as dead; JAX's default is 100
-START_SECONDS = 300  # how long processes wait for each other at the start
 FAILED = -1  # what the first process broadcasts instead of a result
-
-
-def join_processes() -> None:
-    """Connect this process to the others of a distributed run.
-
-    JAX recognises Slurm, Open MPI and Kubernetes. Elsewhere the environment variables
-    `JAX_COORDINATOR_ADDRESS=host:port`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` describe the processes.
-
-    Raises:
-        UsageError: if the other processes cannot be found.
-    """
-
-    def number(name: str) -> int | None:
-        text = os.environ.get(name)
-        if text is not None and not text.isdecimal():
-            raise UsageError(f"{name}={text!r}: must be a whole number")
-        return None if text is None else int(text)
-
-    processes, process = number("JAX_NUM_PROCESSES"), number("JAX_PROCESS_ID")
-    described = "JAX_COORDINATOR_ADDRESS" in os.environ and None not in (processes, process)
-    try:
-        jax.distributed.initialize(
-            num_processes=processes,
-            process_id=process,
-            cluster_detection_method="deactivate" if described else None,
-            initialization_timeout=START_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"cannot join the other processes: {first_line(error)} Use Slurm, Open MPI or Kubernetes, or set "
-            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
-        ) from error
 
 
 def is_first_process() -> bool:
