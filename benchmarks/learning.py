@@ -1,10 +1,11 @@
-"""Learning curves of named configurations: the evidence behind the defaults and the README's claims.
+"""Learning curves of named configurations: the evidence behind the presets and the claims in the README.
 
     python benchmarks/learning.py --list
     python benchmarks/learning.py decbyzpg-avg-zero page-pg --seeds 5 --out benchmarks/results/learning
+    python benchmarks/learning.py --table
 
-Each name becomes one small JSON file: configuration, machine, smoothed return of every seed, seconds. Files that exist
-are kept, so an interrupted call goes on where it stopped; `--table` prints what a folder holds.
+Each configuration has one small JSON file with its options, the machine, the smoothed return of every seed, and the
+time. Configurations whose file exists are skipped, so an interrupted call can be repeated.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxbyz.report.plots import draw_curve, figure, save
+from jaxbyz.report.statistics import first_reached
 
 ATTACKS = ("random-action", "large-noise", "avg-zero")
-LIARS = {"agents": 13, "byzantine": 3}
+ATTACKED = {"agents": 13, "byzantine": 3}
 
 
 def configurations() -> dict[str, dict]:
-    """name -> options of `jaxbyz.resolve`."""
+    """Return name -> options of `jaxbyz.resolve`."""
     named: dict[str, dict] = {
         "page-pg": {"algorithm": "page-pg"},
         "decbyzpg-k5": {"agents": 5, "agreement": "mda", "aggregator": "rfa"},
@@ -27,39 +34,39 @@ def configurations() -> dict[str, dict]:
         "byzpg-k13": {"algorithm": "byzpg", "agents": 13},
     }
     for attack in ATTACKS:
-        named[f"decbyzpg-{attack}"] = {**LIARS, "attack": attack}
-        named[f"dec-page-pg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "dec-page-pg"}
-        named[f"byzpg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "byzpg"}
-        named[f"fed-page-pg-{attack}"] = {**LIARS, "attack": attack, "algorithm": "fed-page-pg"}
-        named[f"fedpg-br-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-fedpg-br"}
-        named[f"svrpg-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-svrpg"}
-        named[f"marina-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-marina"}
-        # Choices the paper leaves open, one at a time.
-        named[f"own-{attack}"] = {**LIARS, "attack": attack, "previous": "own"}
-        named[f"bucketing-{attack}"] = {**LIARS, "attack": attack, "pre_aggregator": "bucketing"}
-        named[f"krum-{attack}"] = {**LIARS, "attack": attack, "aggregator": "krum"}
-        named[f"literal-{attack}"] = {**LIARS, "attack": attack, "baseline": "none", "weight_clip": None}
-        named[f"table-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-paper"}
-        named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
+        named[f"decbyzpg-{attack}"] = {**ATTACKED, "attack": attack}
+        named[f"dec-page-pg-{attack}"] = {**ATTACKED, "attack": attack, "algorithm": "dec-page-pg"}
+        named[f"byzpg-{attack}"] = {**ATTACKED, "attack": attack, "algorithm": "byzpg"}
+        named[f"fed-page-pg-{attack}"] = {**ATTACKED, "attack": attack, "algorithm": "fed-page-pg"}
+        named[f"fedpg-br-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-fedpg-br"}
+        named[f"svrpg-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-svrpg"}
+        named[f"marina-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-marina"}
+        # Choices that the paper leaves open, one at a time.
+        named[f"own-{attack}"] = {**ATTACKED, "attack": attack, "previous": "own"}
+        named[f"bucketing-{attack}"] = {**ATTACKED, "attack": attack, "pre_aggregator": "bucketing"}
+        named[f"krum-{attack}"] = {**ATTACKED, "attack": attack, "aggregator": "krum"}
+        named[f"literal-{attack}"] = {**ATTACKED, "attack": attack, "baseline": "none", "weight_clip": None}
+        named[f"table-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-paper"}
+        named[f"best-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
     named["best-page-pg"] = {"algorithm": "page-pg", "preset": "cartpole-best", "trajectories": 4000}
     named["best-k13"] = {"agents": 13, "preset": "cartpole-best", "trajectories": 4000}
     for attack in ("alie", "ipm", "min-max", "mimic", "opt-alie", "opt-ipm", "gradient-found"):
-        named[f"best-{attack}"] = {**LIARS, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
+        named[f"best-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
     for attack in ("none", *ATTACKS):
-        liars = {"agents": 13} if attack == "none" else {**LIARS, "attack": attack}
+        federation = {"agents": 13} if attack == "none" else {**ATTACKED, "attack": attack}
         for preset in ("lunarlander", "lunarlander-paper"):
-            named[f"{preset}-decbyzpg-{attack}"] = {**liars, "env": "LunarLander-v3", "preset": preset}
+            named[f"{preset}-decbyzpg-{attack}"] = {**federation, "env": "LunarLander-v3", "preset": preset}
             named[f"{preset}-dec-page-pg-{attack}"] = {
-                **liars, "env": "LunarLander-v3", "preset": preset, "algorithm": "dec-page-pg",
+                **federation, "env": "LunarLander-v3", "preset": preset, "algorithm": "dec-page-pg",
             }  # fmt: skip
     for attack in (*ATTACKS, "min-max", "opt-alie", "opt-ipm", "gradient-found"):
         named[f"lunarlander-best-{attack}"] = {
-            **LIARS, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 8000,
+            **ATTACKED, "attack": attack, "env": "LunarLander-v3", "preset": "lunarlander-best", "trajectories": 8000,
         }  # fmt: skip
         named[f"lunarlander-best-rfa-{attack}"] = {**named[f"lunarlander-best-{attack}"], "aggregator": "rfa"}
     for name, options in SEARCH.items():
         named[f"search-{name}"] = {
-            **LIARS,
+            **ATTACKED,
             "attack": "avg-zero",
             "preset": "cartpole-best",
             "trajectories": 4000,
@@ -68,7 +75,7 @@ def configurations() -> dict[str, dict]:
     return named
 
 
-# What was tried for `cartpole-best`, under the attack that was hardest for it.
+# Candidates for the preset `cartpole-best`, under the attack that was hardest for it.
 _SMALL = {"N": 4, "B": 4}
 _DECAY = {**_SMALL, "eta": 5e-3, "eta_end": 5e-4, "output_scale": 3.0}
 SEARCH: dict[str, dict] = {
@@ -87,8 +94,8 @@ SEARCH: dict[str, dict] = {
 }
 
 
-def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Path) -> None:
-    """Train one configuration and write its file."""
+def train(name: str, options: dict[str, Any], seeds: int, trajectories: int | None, out: Path) -> None:
+    """Train one configuration and write its file, unless it exists."""
     from jaxbyz.experiments.config import resolve
     from jaxbyz.experiments.files import write_json
     from jaxbyz.report.tables import summarise
@@ -97,116 +104,102 @@ def run(name: str, options: dict, seeds: int, trajectories: int | None, out: Pat
     path = out / f"{name}.json"
     if path.exists():
         return
-    options = dict(options)
+    options = {**options, "seeds": seeds}
     if trajectories is not None:
         options["trajectories"] = trajectories
-    config = resolve(options.pop("preset", None), **{**options, "seeds": seeds})
-    done, record = train_and_record(name, config)
-    x = record["trajectories"]
+    result, record = train_and_record(name, resolve(options.pop("preset", None), **options))
+    stride = max(1, len(record["trajectories"]) // 20)
+    diameters = result.metrics["diameter"].max(axis=0)[::stride]
     out.mkdir(parents=True, exist_ok=True)
     write_json(
         path,
         {
             **record,
             "command": f"python benchmarks/learning.py {name} --seeds {seeds}",
-            "summary": summarise(done.metrics),
-            "diameter": [
-                round(float(value), 6) for value in done.metrics["diameter"].max(axis=0)[:: max(1, len(x) // 20)]
-            ],
+            "summary": summarise(result.metrics),
+            "diameter": [round(float(value), 6) for value in diameters],
         },
     )
-    print(name, row(path), flush=True)
+    print(name, table_row(path), flush=True)
 
 
-def row(path: Path) -> str:
-    """Mean over seeds at four points, the worst seed at the end, trajectories to 400 and 450."""
-    import numpy as np
-
-    from jaxbyz.report.statistics import first_reached
-
+def read_curve(path: Path) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return trajectories `[G]`, returns `[seeds, G]` and the seconds of the training."""
     data = json.loads(path.read_text())
-    x, y = np.array(data["trajectories"]), np.array(data["return"])
-    cells = [
-        f"{y[:, np.searchsorted(x, at)].mean():6.1f}" if at <= x[-1] else "     –" for at in (1000, 2000, 4000, 8000)
-    ]
-    reached = []
+    return np.array(data["trajectories"]), np.array(data["return"]), data["seconds"]
+
+
+def table_row(path: Path) -> str:
+    """Format mean return at four points and at the end, the worst seed, trajectories to three levels, and the time."""
+    x, y, seconds = read_curve(path)
+    mean = y.mean(axis=0)
+    cells = [f"{mean[np.searchsorted(x, at)]:6.1f}" if at <= x[-1] else "     –" for at in (1000, 2000, 4000, 8000)]
+    cells += [f"{mean[-1]:6.1f}", f"{y[:, -1].min():6.1f}"]
     for level in (400, 450, 475):
-        at = first_reached(x, y.mean(axis=0), level)
-        reached.append("    –" if np.isnan(at) else f"{int(at):5d}")
-    return " | ".join(
-        [*cells, f"{y[:, -1].mean():6.1f}", f"{y[:, -1].min():6.1f}", *reached, f"{data['seconds']:6.1f} s"]
-    )
+        reached_at = first_reached(x, mean, level)
+        cells.append("    –" if np.isnan(reached_at) else f"{int(reached_at):5d}")
+    return " | ".join([*cells, f"{seconds:6.1f} s"])
 
 
-def draw(folder: Path, picture: Path) -> None:
-    """Three panels, one an attack: the tolerant federation, the naive one, one agent alone, and the best preset."""
-    import numpy as np
-
-    from jaxbyz.report.plots import draw_curve, figure, save
-
-    shown = {"decbyzpg-{}": "DecByzPG", "dec-page-pg-{}": "Dec-PAGE-PG (naive)", "page-pg": "PAGE-PG alone (K=1)"}
-    shown["best-{}"] = "DecByzPG, preset cartpole-best"
-    drawing, axes = figure(3, width=10.5, height=3.4, sharey=True)
-    for panel, attack in zip(axes, ATTACKS, strict=True):
-        for pattern, name in shown.items():
+def draw_attacks(folder: Path) -> Any:
+    """Draw one panel per attack: DecByzPG, the naive Dec-PAGE-PG, one agent alone, and the best preset."""
+    shown = {
+        "decbyzpg-{}": "DecByzPG",
+        "dec-page-pg-{}": "Dec-PAGE-PG (naive)",
+        "page-pg": "PAGE-PG alone (K=1)",
+        "best-{}": "DecByzPG, preset cartpole-best",
+    }
+    drawing, panels = figure(3, width=10.5, height=3.4, sharey=True)
+    for axes, attack in zip(panels, ATTACKS, strict=True):
+        for pattern, label in shown.items():
             path = folder / f"{pattern.format(attack)}.json"
             if path.exists():
-                data = json.loads(path.read_text())
-                draw_curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
-        panel.set_title(attack)
-        panel.set_xlabel("trajectories per agent")
-    axes[0].set_ylabel("return of honest agents")
-    axes[-1].legend(loc="center right", fontsize=8)
-    drawing.suptitle("CartPole, 13 agents, 3 of them Byzantine; mean and standard deviation over 10 seeds", fontsize=10)
-    save(drawing, picture)
+                draw_curve(axes, *read_curve(path)[:2], label)
+        axes.set_title(attack)
+        axes.set_xlabel("trajectories per agent")
+    panels[0].set_ylabel("honest return")
+    panels[-1].legend(loc="center right", fontsize=8)
+    drawing.suptitle("CartPole, 13 agents, 3 of them Byzantine; mean ± standard deviation over 10 seeds", fontsize=10)
+    return drawing
 
 
-def draw_named(folder: Path, names: list[str], picture: Path) -> None:
-    """The named curves in one panel."""
-    import numpy as np
-
-    from jaxbyz.report.plots import draw_curve, figure, save
-
-    drawing, panel = figure(1, width=6.4, height=3.8)
+def draw_named(folder: Path, names: list[str]) -> Any:
+    """Draw the named configurations in one panel."""
+    drawing, axes = figure(1, width=6.4, height=3.8)
     for name in names:
-        data = json.loads((folder / f"{name}.json").read_text())
-        draw_curve(panel, np.array(data["trajectories"]), np.array(data["return"]), name)
-    panel.set_xlabel("trajectories per agent")
-    panel.set_ylabel("return of honest agents")
-    panel.legend(fontsize=8)
-    save(drawing, picture)
+        draw_curve(axes, *read_curve(folder / f"{name}.json")[:2], name)
+    axes.set_xlabel("trajectories per agent")
+    axes.set_ylabel("honest return")
+    axes.legend(fontsize=8)
+    return drawing
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("names", nargs="*", help="configurations (default: all)")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--trajectories", type=int)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"))
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--trajectories", type=int, help="per agent (default: those of the preset)")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"), help="folder of the files")
+    parser.add_argument("--list", action="store_true", help="list the configurations")
+    parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
     parser.add_argument("--plot", type=Path, help="draw the README's picture, or the named curves, from the folder")
     arguments = parser.parse_args()
     known = configurations()
     if arguments.list:
         print("\n".join(known))
-        return
-    if arguments.table:
+    elif arguments.table:
         print(f"{'name':<28} |   1000 |   2000 |   4000 |   8000 |    end |  worst | to 400 | to 450 | to 475")
         for path in sorted(arguments.out.glob("*.json")):
-            print(f"{path.stem:<28} | {row(path)}")
-        return
-    if arguments.plot:
-        if arguments.names:
-            draw_named(arguments.out, arguments.names, arguments.plot)
-        else:
-            draw(arguments.out, arguments.plot)
-        return
-    from jaxbyz.accelerate.setup import prepare
+            print(f"{path.stem:<28} | {table_row(path)}")
+    elif arguments.plot:
+        folder, names = arguments.out, arguments.names
+        save(draw_named(folder, names) if names else draw_attacks(folder), arguments.plot)
+    else:
+        from jaxbyz.accelerate.setup import prepare
 
-    prepare()
-    for name in arguments.names or known:
-        run(name, known[name], arguments.seeds, arguments.trajectories, arguments.out)
+        prepare()
+        for name in arguments.names or known:
+            train(name, known[name], arguments.seeds, arguments.trajectories, arguments.out)
 
 
 if __name__ == "__main__":
