@@ -30,10 +30,12 @@ from jaxbyz.registry import Registry
 
 attacks = Registry("attack")
 attacks.add("none", no_attack)
+# In the environment
 attacks.add("random-action", random_action, "uniformly random actions (paper)")
 attacks.add("constant-action", constant_action, "always the same action")
 attacks.add("reward-flip", reward_flip, "negated rewards")
 attacks.add("reward-shuffle", reward_shuffle, "rewards permuted within each episode")
+# On messages
 attacks.add("large-noise", large_noise, "large Gaussian noise, drawn anew for every receiver (paper)")
 attacks.add("avg-zero", avg_zero, "makes the average of all gradients zero (paper)")
 attacks.add("sign-flip", sign_flip, "sends the negative of its own message")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.attacks.ascent import Climber, Objective, StepLength, ascend
+from jaxbyz.errors import UsageError
 
 LARGEST_ENTRY = 1e7  # far enough to tell bounded from unbounded errors, near enough for float64
 STEP_LENGTH = StepLength(first=0.5, grow=1.7, shrink=0.8, least=1e-5, most=10.0)
@@ -30,6 +31,13 @@ class Budget:
     climbers: int = 32
     steps: int = 200
     dimension: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value}: must be at least 1")
+        if self.climbers > self.starts:
+            raise UsageError(f"climbers={self.climbers} exceeds starts={self.starts}")
 
     def dimension_for(self, agents: int) -> int:
         """Return the length of the messages for this number of agents."""
@@ -70,11 +78,10 @@ def find_worst_input(
     spaced = jnp.linspace(0, len(order) - 1, budget.climbers - half).astype(jnp.int32)
     chosen = order[jnp.concatenate([jnp.arange(half), spaced])]
     _, G, K, D = points.shape
-    steps = max(budget.steps, 1)
 
     def draws(key: PRNGKeyArray) -> tuple[Array, Array]:
-        normal = jax.random.normal(key, (steps, G, K, D), points.dtype)
-        return normal, jax.random.randint(jax.random.fold_in(key, 1), (steps, 2), 0, G * K)
+        normal = jax.random.normal(key, (budget.steps, G, K, D), points.dtype)
+        return normal, jax.random.randint(jax.random.fold_in(key, 1), (budget.steps, 2), 0, G * K)
 
     context = jax.tree.map(lambda leaf: leaf[chosen], contexts)
     random_draws = jax.vmap(draws)(jax.random.split(key, budget.climbers))

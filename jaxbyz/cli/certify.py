@@ -30,14 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Certify the rules and print the results. The exit code is 0 even if a rule is broken."""
     from jaxbyz.certify import Budget, certify, format_table
-    from jaxbyz.errors import UsageError
 
-    for name in ("starts", "climbers", "steps", "dimension"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(f"{name}={value}: must be at least 1")
-    if arguments.climbers > arguments.starts:
-        raise UsageError(f"climbers={arguments.climbers} exceeds starts={arguments.starts}")
     rows = certify(
         arguments.rules,
         agents=arguments.agents,
