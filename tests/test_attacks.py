@@ -168,7 +168,9 @@ def test_interference_in_the_environment() -> None:
     assert mixed[0, 0] == 0 and sorted(mixed[1:, 0]) == list(np.asarray(rewards)[1:, 0])
 
 
-FIXED = "ipm alie opt-ipm opt-alie min-max min-sum mimic sign-flip fedpg-br avg-zero zero".split()
+FIXED = (
+    "ipm", "alie", "opt-ipm", "opt-alie", "min-max", "min-sum", "mimic", "sign-flip", "fedpg-br", "avg-zero", "zero",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["krum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mda", "rfa"))])
