@@ -87,10 +87,10 @@ def test_attacks_that_say_they_do_not_equivocate_do_not(name: str) -> None:
         if forge is None or name in ("nan", "gradient-found"):
             continue
         view = View(messages(0), mask, median, attack.init(K, D), jnp.int32(0))
-        told = jax.jit(jax.vmap(lambda r, forge=forge, view=view: forge(jax.random.key(1), view, r)[:F]))(
+        sent = jax.jit(jax.vmap(lambda r, forge=forge, view=view: forge(jax.random.key(1), view, r)[:F]))(
             jnp.array([4, 5])
         )
-        assert attack.equivocates == (not np.array_equal(told[0], told[1]))
+        assert attack.equivocates == (not np.array_equal(sent[0], sent[1]))
 
 
 def test_registry_covers_the_field() -> None:
@@ -111,10 +111,10 @@ def test_mirroring_splits_honest_receivers_evenly() -> None:
     x = messages(3)
     view = View(x, mask, median, (), jnp.int32(0))
     forge = mirrored_for_half(lambda key, view, receiver: jnp.ones_like(view.messages))
-    told = jnp.stack([forge(jax.random.key(0), view, jnp.int32(r))[0] for r in range(F, K)])
+    sent = jnp.stack([forge(jax.random.key(0), view, jnp.int32(r))[0] for r in range(F, K)])
     other = 2 * honest_mean(x, mask) - 1.0
-    straight = np.array([np.allclose(row, 1.0) for row in told])
-    assert straight.sum() == 3 and np.allclose(np.asarray(told)[~straight], other, atol=1e-6)
+    straight = np.array([np.allclose(row, 1.0) for row in sent])
+    assert straight.sum() == 3 and np.allclose(np.asarray(sent)[~straight], other, atol=1e-6)
 
 
 def test_from_function_names_what_is_wrong() -> None:

@@ -103,14 +103,14 @@ def test_line_searches_take_the_worst_scale() -> None:
         sent[MASK] = row
         return np.linalg.norm(np.median(sent, axis=0) - MU)
 
-    for name, lies in (
+    for name, candidates in (
         ("opt-ipm", [-c * MU for c in grid]),
         ("opt-alie", [MU + c * STD for c in np.concatenate([-grid, grid])]),
     ):
-        best = max(moved(row) for row in lies)
+        best = max(moved(row) for row in candidates)
         found = forged(name, rule=lambda x: jnp.median(x, axis=0))
         assert moved(found[0]) == pytest.approx(best, rel=1e-4)
-        assert min(np.abs(found[0] - row).max() for row in lies) < 1e-3, "not on the grid"
+        assert min(np.abs(found[0] - row).max() for row in candidates) < 1e-3, "not on the grid"
 
 
 def test_noise_has_its_documented_variance() -> None:

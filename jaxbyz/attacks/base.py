@@ -45,7 +45,7 @@ class View(NamedTuple):
 
     @property
     def averages_over_keys(self) -> bool:
-        """Whether the effect of a lie has to be, and can be, averaged over keys of the rule."""
+        """Whether the effect of forged messages must be, and can be, averaged over keys of the rule."""
         return self.random and self.trial is not None
 
 

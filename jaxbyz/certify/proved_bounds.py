@@ -21,8 +21,8 @@ def kappa(name: str, n: int, f: int) -> float | None:
 
     - Krum with n − f neighbours, geometric median, median, trimmed mean: table 1 of Fixing by mixing. RFA is treated as
       the geometric median that it approximates.
-    - MDA and MoNNA exchange at most f honest messages for f Byzantine ones, each at most 2Δ away because a kept honest
-      message lies between. Hence the error is at most 2fΔ/(n−f), and Δ² ≤ 2 Σ_i ‖x_i − x̄‖².
+    - MDA and MoNNA exchange at most f honest messages for f Byzantine ones, each at most 2Δ away: Δ to a kept
+      honest message and Δ from there. Hence the error is at most 2fΔ/(n−f), and Δ² ≤ 2 Σ_i ‖x_i − x̄‖².
     - SMEA, where it is exact: removing k points from a set with covariance λ, so that m remain, moves its mean by at
       most √(λk/m). The kept set and the honest set share n − 2f points, and λ is no larger for the kept set, so the
       error is at most 2√(λf/(n−2f)) and κ = 4f/(n−2f). (The trilemma paper proves 4f(n−f)/(n−2f)².)
