@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool
 
 from jaxbyz.accelerate.batching import fold_mapped_axis
 from jaxbyz.accelerate.kernels import one_kernel
-from jaxbyz.accelerate.platform import interpret_kernels, kernels_run, on_cpu
+from jaxbyz.accelerate.platform import kernels_run, on_cpu
 
 _in_kernel: ContextVar[bool] = ContextVar("_in_kernel", default=False)
 
@@ -44,7 +44,7 @@ def all_lanes_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     def lanes_first(*arguments: Any) -> Any:
         with jax.numpy_rank_promotion("allow"):  # values per lane `[L]` are combined with arrays `[…, L]`
             if kernels_run():
-                return one_kernel(_traced_in_kernel(function), *arguments, interpret=interpret_kernels())
+                return one_kernel(_traced_in_kernel(function), *arguments)
             result = function(*jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), arguments))
             return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), result)
 

@@ -1,10 +1,7 @@
 """The PAGE-PG estimate of one iteration: a large batch, or a small one that corrects the previous estimate.
 
-    c_t = 1:  ṽ_t = (1/N) Σ_i g(τ_i | θ_t)
-    c_t = 0:  ṽ_t = (1/B) Σ_i g(τ_i | θ_t) + v_{t−1} − (1/B) Σ_i g^ω(τ_i | θ_{t−1})
-
-Sampling and estimating happen inside one function whose agent axis swallows every `vmap` put around it, so that
-a sweep over seeds is one batch of lanes with one end, not a batch of loops that each pay for both outcomes.
+c_t = 1:  ṽ_t = (1/N) Σ_i g(τ_i | θ_t)
+c_t = 0:  ṽ_t = (1/B) Σ_i g(τ_i | θ_t) + v_{t−1} − (1/B) Σ_i g^ω(τ_i | θ_{t−1})
 """
 
 from __future__ import annotations
@@ -22,31 +19,32 @@ from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
-from jaxbyz.sampling.estimators import Estimator, estimate, importance_weights
+from jaxbyz.sampling.estimators import Estimator, Weights, estimate, importance_weights
 from jaxbyz.sampling.rollout import Episodes, collect
 
 PREVIOUS = ("aggregated", "own", "realized")
 ANCHORS = ("previous", "proposed", "snapshot")
-# Rewards that lie have a stream of their own. `split(key, n)[i]` is `fold_in(key, i)`: a small number would be one of
-# the keys that `collect` splits the same key into.
-LIE_STREAM = 2**32 - 1
+# The stream of false rewards. `split(key, n)[i]` equals `fold_in(key, i)`, so a small number would be one of the keys
+# that `collect` splits the same key into.
+FALSE_REWARD_STREAM = 2**32 - 1
 
 
 class Page(NamedTuple):
-    """Numbers of the switch.
+    """The settings of the PAGE switch.
 
-    N, B:      large and small batch size, in trajectories an agent
-    estimator: how a batch becomes a gradient
-    previous:  what v_{t−1} is in the small-batch formula:
-               realized (θ_t − θ_{t−1})/η, the paper's letter, a gradient only under plain ascent with step eta, and
-               only with the anchor θ_{t−1};
-               aggregated v_{t−1}^{(k)}, the agent's result of Aggregate; own ṽ_{t−1}^{(k)}, what it sent. A server
-               that samples alone has one estimate, whichever of the two is asked for.
-    eta:       step size η, used by `realized` only
-    anchor:    which parameters a small batch is compared with: previous θ_{t−1} (PAGE); proposed θ̃_t, what the agent's
-               own last step led to before agreement (the published code's, which keeps them too late); or snapshot,
-               those of the last large batch, whose estimate is then kept too (SVRPG, FedPG-BR)
-    clip_norm: scale ṽ down to this norm before it is sent; None leaves it
+    Attributes:
+        N: the large batch size, in trajectories per agent.
+        B: the small batch size.
+        estimator: how a batch becomes a gradient.
+        previous: what v_{t−1} is in the small-batch formula. `"realized"`, the paper's definition:
+            (θ_t − θ_{t−1})/η, which is a gradient only under plain ascent with step size `eta`, and only with
+            `anchor="previous"`. `"aggregated"`: v_{t−1}^(k), the agent's own result of Aggregate. `"own"`:
+            ṽ_{t−1}^(k), what the agent sent. A server that samples alone has one estimate, so that the last two agree.
+        eta: the step size η, used only by `previous="realized"`.
+        clip_norm: the largest norm of ṽ, which is scaled down to it before it is sent; None for no limit.
+        anchor: the parameters that a small batch is compared with. `"previous"`: θ_{t−1} (PAGE). `"proposed"`: θ̃_t, the
+            result of the agent's own last step before agreement, as in the published code, which stores it too late.
+            `"snapshot"`: the parameters of the last large batch, whose estimate is then kept as well (SVRPG, FedPG-BR).
     """
 
     N: int = 50
@@ -58,7 +56,7 @@ class Page(NamedTuple):
     anchor: str = "previous"
 
     def check(self) -> Page:
-        """Raise a one-line error where the numbers make no sense."""
+        """Return the settings themselves, or raise a `UsageError` if they make no sense."""
         if self.N < 1 or self.B < 1:
             raise UsageError(f"N={self.N}, B={self.B}: batch sizes are at least 1")
         if self.B > self.N:
@@ -78,9 +76,14 @@ class Page(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One iteration's estimates of A agents.
+    """The estimates of A agents in one iteration.
 
-    estimate [A, D] ṽ; returns, lengths [A] means over the batch; ess, largest [A] of the importance weights; steps [A].
+    Attributes:
+        estimate: `[A, D]`, ṽ_t of each agent.
+        returns: `[A]`, mean return over the batch.
+        lengths: `[A]`, mean episode length over the batch.
+        ess: `[A]`, effective sample size of the importance weights.
+        largest: `[A]`, largest importance weight.
     """
 
     estimate: Float[Array, "A D"]
@@ -91,12 +94,13 @@ class Sampled(NamedTuple):
 
 
 class Sampler(NamedTuple):
-    """How A agents sample and estimate in one iteration.
+    """How A agents sample and estimate in one iteration. Seeds may be mapped over with `vmap`.
 
-    large:  (θ_t [A, D], keys [A], mask [A]) -> Sampled, c_t = 1
-    small:  (θ_t, θ_{t−1}, v_{t−1} [A, D], keys, mask) -> Sampled, c_t = 0
-    either: (coin [], θ_t, θ_{t−1}, v_{t−1}, keys, mask) -> Sampled. With one coin for all, only the branch it shows is
-            run, also under vmap over everything else.
+    Attributes:
+        large: `(θ_t [A, D], keys [A], mask [A]) -> Sampled`, for c_t = 1.
+        small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask) -> Sampled`, for c_t = 0.
+        either: `(c_t, θ_t, θ_{t−1}, v_{t−1}, keys, mask) -> Sampled`. If all seeds share one coin, only the branch that
+            it shows is run.
     """
 
     large: Callable[..., Sampled]
@@ -111,59 +115,69 @@ def sampler(
     interference: Interference | None,
     always_large: bool = False,
 ) -> Sampler:
-    """The sampler of an environment, a policy and a batch plan, for agents that lie as `interference` says.
+    """Build the sampler of an environment, a policy and the settings of the PAGE switch.
 
-    With always_large the coin never shows a small batch, and no program for one is compiled.
+    Args:
+        environment: the task.
+        policy: the policy that is trained.
+        page: batch sizes and estimator.
+        interference: what Byzantine agents do wrong in their own environment; None for nothing.
+        always_large: whether c_t is always 1, so that no program for small batches is compiled.
     """
     estimator = page.estimator
 
-    def run(parameters: Array, keys: PRNGKeyArray, mask: Bool[Array, " A"], batch: int) -> Episodes:
-        episodes = collect(environment, policy, parameters, keys, batch, estimator.horizon, interference, mask)
-        if interference is not None and interference.rewards is not None:
-            n, A, C, M = episodes.rewards.shape
-            by_time = (jnp.swapaxes(x, 0, 1).reshape(A, n * C, M) for x in (episodes.rewards, episodes.alive))
-            lie_keys = jax.vmap(lambda key: jax.random.fold_in(key, LIE_STREAM))(keys)
-            lied = jax.vmap(interference.rewards)(lie_keys, *by_time).reshape(A, n, C, M).swapaxes(0, 1)
-            episodes = episodes._replace(rewards=jnp.where(mask[None, :, None, None], lied, episodes.rewards))
-        return episodes
+    def sample(theta: Array, keys: PRNGKeyArray, mask: Array, batch: int) -> Episodes:
+        episodes = collect(environment, policy, theta, keys, batch, estimator.horizon, interference, mask)
+        return _with_false_rewards(episodes, interference, keys, mask)
 
-    def summary(episodes: Episodes, estimate: Array, ess: Array, largest: Array) -> Sampled:
+    def summary(episodes: Episodes, estimates: Array, weights: Weights | None = None) -> Sampled:
         returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
-        return Sampled(clip_norm(estimate, page.clip_norm), returns, lengths, ess, largest)
+        ess, largest = (jnp.ones_like(returns),) * 2 if weights is None else (weights.ess, weights.largest)
+        return Sampled(clip_norm(estimates, page.clip_norm), returns, lengths, ess, largest)
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.N)
-    def large(parameters: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
-        episodes = run(parameters, keys, mask, page.N)
-        one = jnp.ones(parameters.shape[0])
-        return summary(episodes, estimate(estimator, policy, parameters, episodes), one, one)
+    def large(theta: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
+        episodes = sample(theta, keys, mask, page.N)
+        return summary(episodes, estimate(estimator, policy, theta, episodes))
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.B)
-    def small(parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
-        episodes = run(parameters, keys, mask, page.B)
-        weights = importance_weights(estimator, policy, previous, episodes)
-        now = estimate(estimator, policy, parameters, episodes)
-        before = estimate(estimator, policy, previous, episodes, weights.values)
-        return summary(episodes, now + (memory - before), weights.ess, weights.largest)
+    def small(theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
+        episodes = sample(theta, keys, mask, page.B)
+        omega = importance_weights(estimator, policy, previous, episodes)
+        now = estimate(estimator, policy, theta, episodes)
+        before = estimate(estimator, policy, previous, episodes, omega.values)
+        return summary(episodes, now + (v_before - before), omega)
 
-    def either(
-        coin: Array, parameters: Array, previous: Array, memory: Array, keys: PRNGKeyArray, mask: Array
-    ) -> Sampled:
+    def either(coin: Array, theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
         if always_large:
-            return large(parameters, keys, mask)
+            return large(theta, keys, mask)
         return cond_on_coin(
             coin,
-            lambda parameters, previous, memory, keys, mask: large(parameters, keys, mask),
+            lambda theta, previous, v_before, keys, mask: large(theta, keys, mask),
             small,
-            *(parameters, previous, memory, keys, mask),
+            *(theta, previous, v_before, keys, mask),
         )
 
     return Sampler(large, small, either)
 
 
+def _with_false_rewards(
+    episodes: Episodes, interference: Interference | None, keys: PRNGKeyArray, mask: Bool[Array, " A"]
+) -> Episodes:
+    """Replace the rewards of the Byzantine agents by those that they report."""
+    if interference is None or interference.rewards is None:
+        return episodes
+    n, A, C, M = episodes.rewards.shape
+    by_time = (jnp.swapaxes(x, 0, 1).reshape(A, n * C, M) for x in (episodes.rewards, episodes.alive))
+    own_keys = jax.vmap(lambda key: jax.random.fold_in(key, FALSE_REWARD_STREAM))(keys)
+    reported = jax.vmap(interference.rewards)(own_keys, *by_time).reshape(A, n, C, M).swapaxes(0, 1)
+    return episodes._replace(rewards=jnp.where(mask[None, :, None, None], reported, episodes.rewards))
+
+
 def clip_norm(vectors: Float[Array, "A D"], limit: float | None) -> Float[Array, "A D"]:
-    """Each row scaled down to norm `limit` if it is longer."""
+    """Scale every row that is longer than `limit` down to that norm."""
     if limit is None:
         return vectors
     norms = jnp.linalg.norm(vectors, axis=1, keepdims=True)

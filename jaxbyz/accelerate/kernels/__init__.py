@@ -1,19 +1,9 @@
-"""Functions over lanes as single GPU kernels; the functions themselves are those that run on a CPU."""
+"""Functions of many lanes as single GPU kernels, traced from the same functions that run on a CPU.
 
-from jaxbyz.accelerate.kernels.lanes import Scan, one_kernel, pack, scan_kernel, traced_step, unpack
-from jaxbyz.accelerate.kernels.sums import Sums, sum_kernel, traced_sums
+A kernel is written with Pallas and compiled by Triton; on other devices Pallas interprets it, for tests.
+"""
 
-LARGEST = 1024  # parameters of a policy that kernels take
+from jaxbyz.accelerate.kernels.row_kernels import one_kernel, scan_in_kernel
+from jaxbyz.accelerate.kernels.sum_kernel import sum_in_kernel
 
-__all__ = [
-    "LARGEST",
-    "Scan",
-    "Sums",
-    "one_kernel",
-    "pack",
-    "scan_kernel",
-    "sum_kernel",
-    "traced_step",
-    "traced_sums",
-    "unpack",
-]
+__all__ = ["one_kernel", "scan_in_kernel", "sum_in_kernel"]

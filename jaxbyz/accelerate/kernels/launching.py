@@ -1,4 +1,4 @@
-"""What the kernels share: tiles, and the launch itself."""
+"""What all kernels share: tiles and the launch itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.accelerate.platform import interpret_kernels
 
-def stacked(parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Parts of equal shapes along a new first axis, the rest of it zero."""
+
+def stack_into(parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
+    """Stack arrays along a new first axis, padded with zeros to the given shape."""
     number = lax.broadcasted_iota(jnp.int32, shape, 0)
     whole = jnp.zeros(shape, parts[0].dtype)
     for i, part in enumerate(parts):
@@ -19,7 +21,7 @@ def stacked(parts: Sequence[jax.Array], shape: tuple[int, ...]) -> jax.Array:
 
 
 def power_of_two(count: int) -> int:
-    """The least that is not below `count`: shapes of what Triton holds."""
+    """Return the smallest power of two that is at least `count`. Triton's arrays have such sides."""
     return 1 << (count - 1).bit_length()
 
 
@@ -28,21 +30,22 @@ def launch(
     grid: tuple[int, ...],
     in_specs: list,
     out_specs: list,
-    shapes: list[tuple[int, ...]],
-    tables: list[jax.Array],
-    interpret: bool,
+    out_shapes: list[tuple[int, ...]],
+    inputs: list[jax.Array],
 ) -> list[jax.Array]:
+    """Call a Pallas kernel whose results are float32, on the GPU with Triton or interpreted on other devices."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    kinds = [jax.typeof(table) for table in tables]
-    varying = {"vma": frozenset().union(*(kind.vma for kind in kinds))} if hasattr(kinds[0], "vma") else {}
+    types = [jax.typeof(array) for array in inputs]
+    # Under `shard_map`, the results vary over all mesh axes that an input varies over.
+    varying = {"vma": frozenset().union(*(kind.vma for kind in types))} if hasattr(types[0], "vma") else {}
     return pl.pallas_call(
         kernel,
         grid=grid,
         in_specs=in_specs,
         out_specs=out_specs,
-        out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes],
+        out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in out_shapes],
         compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
-        interpret=interpret,
-    )(*tables)
+        interpret=interpret_kernels(),
+    )(*inputs)
