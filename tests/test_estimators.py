@@ -154,8 +154,7 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
     ours = jax.jit(sample.either)(jnp.bool_(False), theta, previous, memory, keys, mask)
 
     record = collect(environment, policy, theta, keys, B, horizon)
-    C = record.rewards.shape[2]
-    observations = np.asarray(record.observations)[:, 0].reshape(-1, 4, C, B).transpose(0, 2, 3, 1).reshape(-1, B, 4)
+    observations = np.asarray(record.observations)[:, 0].transpose(0, 2, 3, 1).reshape(-1, B, 4)
     actions = np.asarray(record.actions)[:, 0].reshape(-1, B)
     rewards = np.asarray(record.rewards)[:, 0].reshape(-1, B)
     lengths = np.asarray(record.lengths)[0]

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from jaxbyz import Interference, make_environment, mlp_policy
-from jaxbyz.accelerate import living as strips
+from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
+from jaxbyz.accelerate.living_strips import living_strips
+from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments import ActionSpace, Environment, Step
-from jaxbyz.sampling import estimators, page
+from jaxbyz.sampling import page
 from jaxbyz.sampling import tabular_mdp as tabular
-from jaxbyz.sampling.estimators import Estimator, estimate, importance_weights
+from jaxbyz.sampling.estimators import Estimator, estimate
 from jaxbyz.sampling.rollout import CHUNK, Episodes, collect
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -72,7 +74,7 @@ def test_uniform_interference_touches_masked_agents_only():
     keys = jnp.stack([jax.random.key(1)] * 2)
     always_right = Interference(act=lambda u, action: jnp.ones_like(action))
     episodes = collect(environment, policy, parameters, keys, 5, 60, always_right, jnp.array([False, True]))
-    alive, actions = np.asarray(episodes.alive), np.asarray(episodes.actions).reshape(episodes.alive.shape)
+    alive, actions = np.asarray(episodes.alive), np.asarray(episodes.actions)
     assert np.all(actions[:, 1][alive[:, 1]] == 1)
     assert 0 < actions[:, 0][alive[:, 0]].mean() < 1
     clean = collect(environment, policy, parameters, keys, 5, 60)
@@ -87,9 +89,9 @@ def test_continuous_actions_and_their_log_probabilities(name):
     episodes = collect(environment, policy, theta, jax.random.split(jax.random.key(1), 1), 4, 20)
     assert np.all(np.asarray(episodes.lengths) == 20)
     C = episodes.rewards.shape[2]
-    distribution = policy.apply(policy.unravel(theta[0]), episodes.observations[0, 0])
-    mean, log_std = np.asarray(distribution, np.float64)
-    action = np.asarray(episodes.actions[0, 0, 0], np.float64)
+    observations = episodes.observations[0, 0].reshape(environment.observation_size, C * 4)
+    mean, log_std = np.asarray(policy.apply(policy.unravel(theta[0]), observations), np.float64)
+    action = np.asarray(episodes.actions[0, 0, 0], np.float64).reshape(C * 4)
     expected = -0.5 * ((action - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(np.asarray(episodes.log_probs[0, 0]).reshape(C * 4), expected, rtol=1e-4, atol=1e-5)
 
@@ -135,8 +137,8 @@ def test_estimate_equals_the_plain_program_on_the_same_episodes():
     alive_chunks = chunks(alive) > 0
     stacked = np.stack([chunks(observations[..., o]) for o in range(4)], axis=2)  # [n, A, O, C, M]
     record = Episodes(
-        jnp.asarray(stacked.reshape(n, A, 4, C * M)) * alive_chunks.reshape(n, A, 1, C * M),
-        chunks(actions).reshape(n, A, C * M),
+        jnp.asarray(stacked) * alive_chunks[:, :, None],
+        chunks(actions),
         jnp.zeros((n, A, C, M)),
         chunks(rewards),
         alive_chunks,
@@ -166,85 +168,90 @@ def test_tabular_environment_is_what_the_exact_values_describe():
     assert abs(returns.mean() - tabular.exact_return(np.asarray(theta))) < 4.5 * error
 
 
-@pytest.mark.parametrize("lanes", [6, 12])
-def test_groups_of_agents_do_what_all_do(lanes, monkeypatch):
-    """Agents in groups of one or two, the last group filled up with the last agent; every run of a sweep too."""
+def test_groups_of_agents_are_sampled_as_all_at_once():
+    """2 runs of 3 agents with 700 episodes each: on a CPU 4 groups of 2 agents, two of which repeat the last agent."""
     environment = make_environment("CartPole-v1")
     policy = mlp_policy(environment, hidden=(4,))
-    settings = page.Page(N=6, B=2, estimator=Estimator(horizon=30, baseline="leave-one-out"))
+    settings = page.Page(N=700, B=2, estimator=Estimator(horizon=30, baseline="leave-one-out"))
     keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
     theta = jax.vmap(jax.vmap(policy.init))(keys)
-    liars = jnp.zeros((2, 3), bool)
-
-    def sampled():
-        large = page.sampler(environment, policy, settings, None).large
-        return jax.jit(jax.vmap(large))(theta, keys, liars)
-
-    expected = sampled()
-    monkeypatch.setattr(page, "GROUP_LANES", lanes)
-    for a, b in zip(sampled(), expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)])
-def test_the_last_episodes_go_on_by_themselves(name):
-    """A costly environment's last lanes are gathered: nothing about any episode changes, cut ones included."""
-    environment = make_environment(name)
-    policy = mlp_policy(environment)
-    keys = jax.random.split(jax.random.key(4), 5)
-    parameters = jax.vmap(policy.init)(keys)
-    horizon, mask = 60, jnp.arange(5) == 2
-    uniform = Interference(act=environment.actions.uniform_action)
-    together, apart = (
-        collect(environment._replace(costly=costly), policy, parameters, keys, 9, horizon, uniform, mask)
-        for costly in (False, True)
-    )
-    if name == "CartPole-v1":  # the case is a real one: lanes end before and after the moment
-        lengths = np.sort(np.ravel(together.lengths))
-        assert (lengths[-6] - 1) // CHUNK < (lengths[-1] - 1) // CHUNK and lengths[-1] == horizon
-    for field in Episodes._fields:
-        np.testing.assert_allclose(getattr(together, field), getattr(apart, field), rtol=2e-6, atol=2e-6)
-
-
-def test_living_strips_are_all_and_only_the_living_ones(monkeypatch):
-    """Blocks hold each living strip once, one agent's only, and what is put back lies where it was taken."""
-    monkeypatch.setattr(strips, "STEPS", 3 * CHUNK)
-    environment = make_environment("CartPole-v1")
-    policy = mlp_policy(environment)
-    keys = jax.random.split(jax.random.key(5), 4)
-    episodes = collect(environment, policy, jax.vmap(policy.init)(keys), keys, 7, 90)
-    found = strips.living(episodes)
-    n, A, _, M = episodes.alive.shape
-    wanted = {(c, a, m) for c, a, m in np.ndindex(n, A, M) if episodes.alive[c, a, 0, m]}
-    blocks = range(int(found.blocks))
-    held = [
-        (int(c), int(found.agent[b]), int(m))
-        for b in blocks
-        for c, m in zip(found.chunk[b], found.lane[b], strict=True)
-    ]
-    held = [strip for strip in held if strip[0] < n]
-    assert len(held) == len(wanted) and set(held) == wanted
-    back = jnp.zeros_like(episodes.rewards)
-    for b in blocks:
-        back = found.put(back, jnp.int32(b), found.take(episodes.rewards, jnp.int32(b)))
-    np.testing.assert_array_equal(back, episodes.rewards)
-
-
-@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)])
-def test_estimates_from_living_strips_are_those_from_all(name, monkeypatch):
-    monkeypatch.setattr(strips, "STEPS", 4 * CHUNK)
-    environment = make_environment(name)
-    policy = mlp_policy(environment)
-    keys = jax.random.split(jax.random.key(6), 3)
-    parameters = jax.vmap(policy.init)(keys)
-    episodes = collect(environment, policy, parameters, keys, 6, 70)
-    estimator = Estimator(horizon=70, baseline="leave-one-out", weights="per-decision")
     results = []
-    for packed in (False, True):
-        monkeypatch.setattr(estimators, "packing_pays", lambda policy, packed=packed: packed)
-        weights = importance_weights(estimator, policy, 1.1 * parameters, episodes)
-        results.append((weights, estimate(estimator, policy, parameters, episodes, weights.values)))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *results)
+    for platform in ("plain", "cpu", "gpu"):
+        with trace_for(platform):
+            large = page.sampler(environment, policy, settings, None).large
+            results.append(jax.jit(jax.vmap(large))(theta, keys, jnp.zeros((2, 3), bool)))
+    for fast in results[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), fast, results[0])
+
+
+def sampled(name: str, agents: int, episodes: int, horizon: int, platform: str, hidden=(16, 16)):
+    """A policy, its parameters and episodes of some agents, of which agent 2 acts at random."""
+    environment = make_environment(name)
+    policy = mlp_policy(environment, hidden)
+    keys = jax.random.split(jax.random.key(4), agents)
+    theta = jax.vmap(policy.init)(keys)
+    uniform, mask = Interference(act=environment.actions.uniform_action), jnp.arange(agents) == 2
+    with trace_for(platform):
+        run = jax.jit(lambda t, k: collect(environment, policy, t, k, episodes, horizon, uniform, mask))
+        return policy, theta, run(theta, keys)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)])
+def test_episodes_are_the_plain_ones(name, platform):
+    *_, fast = sampled(name, 5, 9, 60, platform)
+    *_, plain = sampled(name, 5, 9, 60, "plain")
+    for field in Episodes._fields:
+        np.testing.assert_allclose(getattr(fast, field), getattr(plain, field), rtol=1e-5, atol=1e-5, err_msg=field)
+
+
+@pytest.mark.parametrize("hidden", [(16, 16), (32, 32)])  # chunks, and strips of policies with many parameters
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_sums_and_maps_over_steps_are_the_plain_ones(hidden, platform):
+    policy, theta, episodes = sampled("CartPole-v1", 3, 40, 70, "cpu", hidden)
+    trees = jax.vmap(policy.unravel)(1.1 * theta)
+    steps = (episodes.observations, episodes.actions)
+    batch = (episodes.alive, episodes.chunks)
+
+    def log_probs(tree, steps):
+        return policy.log_prob(policy.apply(tree, steps[0]), steps[1])
+
+    def scores(tree, steps):
+        return jax.grad(lambda tree: jnp.sum(log_probs(tree, steps[:2]) * steps[2]))(tree)
+
+    def computed():
+        return (
+            sum_over_steps(scores, trees, (*steps, episodes.rewards), *batch),
+            map_over_steps(log_probs, trees, steps, *batch),
+            sum_from_each_step(episodes.rewards, episodes.chunks, decay=0.97),
+        )
+
+    with trace_for("plain"):
+        expected = computed()
+    with trace_for(platform):
+        got = computed()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
+
+
+def test_living_strips_are_all_strips_with_a_step_that_was_taken():
+    """Each block contains strips of one agent, each strip is in one block, and `put` is the inverse of `take`."""
+    *_, episodes = sampled("CartPole-v1", 4, 60, 90, "cpu")
+    strips = living_strips(episodes.alive)
+    n, A, _, M = episodes.alive.shape
+    expected = {(c, a, m) for c, a, m in np.ndindex(n, A, M) if episodes.alive[c, a, 0, m]}
+    blocks = range(int(strips.blocks))
+    assert len(blocks) > A
+    found = [
+        (int(c), int(strips.agent[b]), int(m))
+        for b in blocks
+        for c, m in zip(strips.chunk[b], strips.episode[b], strict=True)
+        if c < n
+    ]
+    assert len(found) == len(expected) and set(found) == expected
+    copy = jnp.zeros_like(episodes.rewards)
+    for b in blocks:
+        copy = strips.put(copy, jnp.int32(b), strips.take(episodes.rewards, jnp.int32(b)))
+    np.testing.assert_array_equal(copy, episodes.rewards)
 
 
 def test_rewards_that_lie_have_a_stream_of_their_own():

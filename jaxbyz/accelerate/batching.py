@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.platform import on_cpu, plain
 
 # Episodes that a CPU handles at a time. More do not fit into the cache; with fewer, the fixed cost per step dominates.
 GROUP_LANES = 1024
@@ -52,7 +53,11 @@ def fold_mapped_axis(function: Callable[..., Any]) -> Callable[..., Any]:
         result = jax.tree.map(lambda x: x.reshape(size, x.shape[0] // size, *x.shape[1:]), result)
         return result, jax.tree.map(lambda _: True, result)
 
-    return folded
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        return function(*arguments) if plain() else folded(*arguments)
+
+    return call
 
 
 def map_groups(function: Callable[..., Any], episodes: int) -> Callable[..., Any]:
@@ -99,4 +104,4 @@ def cond_on_coin(coin: Array, if_true: Callable[..., Any], if_false: Callable[..
             result = cond_on_coin(coin, jax.vmap(if_true), jax.vmap(if_false), *operands)
         return result, jax.tree.map(lambda _: True, result)
 
-    return choose(coin, *operands)
+    return jax.lax.cond(coin, if_true, if_false, *operands) if plain() else choose(coin, *operands)

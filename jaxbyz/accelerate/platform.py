@@ -12,10 +12,11 @@ import jax
 
 Platform = Literal["plain", "cpu", "gpu", "kernels"]
 _forced: ContextVar[Platform | None] = ContextVar("_forced", default=None)
+_only_lowered: ContextVar[bool] = ContextVar("_only_lowered", default=False)
 
 
 @contextlib.contextmanager
-def trace_for(platform: Platform) -> Iterator[None]:
+def trace_for(platform: Platform, only_lowered: bool = False) -> Iterator[None]:
     """Trace programs for a chosen platform instead of the one that JAX runs on. Meant for tests and benchmarks.
 
     A function that was jitted and called before keeps the program it has, so jit it inside this context.
@@ -24,12 +25,14 @@ def trace_for(platform: Platform) -> Iterator[None]:
         platform: `"plain"` selects the plain version of every function of `jaxbyz.accelerate`, the one that documents
             what is computed; `"cpu"` and `"gpu"` select the versions for that platform; `"kernels"` selects those for a
             GPU that runs Triton kernels, which Pallas interprets if the device is none.
+        only_lowered: the program is lowered for a GPU and not run, so that its kernels are not interpreted.
     """
-    token = _forced.set(platform)
+    tokens = _forced.set(platform), _only_lowered.set(only_lowered)
     try:
         yield
     finally:
-        _forced.reset(token)
+        _forced.reset(tokens[0])
+        _only_lowered.reset(tokens[1])
 
 
 def traced_for() -> Platform:
@@ -60,7 +63,7 @@ def kernels_run() -> bool:
 
 def interpret_kernels() -> bool:
     """Whether kernels must be interpreted, because the device cannot run them."""
-    return not _runs_triton(_default_device())
+    return not (_only_lowered.get() or _runs_triton(_default_device()))
 
 
 def small_loops_are_fused() -> bool:
