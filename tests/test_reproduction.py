@@ -1,6 +1,7 @@
-"""The paper's figures: what they need, what is kept, what is refused; and the published code's departures."""
+"""The reproduction of the paper's figures, and the settings of the published script."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import resolve, to_dict
 from jaxbyz.reproduction.claims import check_claims, compare_claims, final_return
-from jaxbyz.reproduction.comparison import curve_table
+from jaxbyz.reproduction.comparison import curve_table, write_comparison
+from jaxbyz.reproduction.drawing import draw_figure
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
 from jaxbyz.reproduction.result_files import TrainingResult, load_results, training_config
 from jaxbyz.reproduction.subprocesses import failure_reason
@@ -23,10 +25,10 @@ TINY = ["--trajectories", "8", "--seeds", "2", "--quiet"]
 
 
 def test_every_curve_of_every_figure_has_a_training_and_a_curve_in_paper():
-    parts = needed_trainings(select_figures("all"))
-    assert len(parts) == 2 * 19
+    trainings = needed_trainings(select_figures("all"))
+    assert len(trainings) == 2 * 19
     for setting in SETTINGS:
-        for environment, curve in parts.values():
+        for environment, curve in trainings.values():
             config = training_config(setting, environment, curve, 2, 0, 100)
             assert (config.agents, config.byzantine) == (curve.agents, curve.byzantine)
     for name, figure in FIGURES.items():
@@ -36,7 +38,7 @@ def test_every_curve_of_every_figure_has_a_training_and_a_curve_in_paper():
                 assert x.shape == y.shape == (81,) and np.isfinite(y[:20]).all()
 
 
-def test_paper_curves_say_what_the_paper_says():
+def test_curves_of_the_paper_are_read():
     """Read off the paper's figure: DecByzPG under AvgZero on CartPole ends above 450, the naive method near 16."""
     panel = next(p for p in FIGURES["cartpole"].panels if p.title == "AvgZero")
     ends = {curve.label: final_return(*curve_in_paper("cartpole", "AvgZero", curve)) for curve in panel.curves}
@@ -52,12 +54,15 @@ def test_claims_hold_and_fail_with_the_curves():
         return x, np.full(80, value)
 
     assert all(claim.holds for claim in check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", read))
-    spared = check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda p, c: read(p, c, naive=430.0))
-    assert [c.text for c in spared if not c.holds] == ["LargeNoise: Dec-PAGE-PG breaks", "AvgZero: Dec-PAGE-PG breaks"]
+    unbroken = check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda p, c: read(p, c, naive=430.0))
+    assert [c.text for c in unbroken if not c.holds] == [
+        "LargeNoise: Dec-PAGE-PG breaks",
+        "AvgZero: Dec-PAGE-PG breaks",
+    ]
     assert all(c.holds is None for c in check_claims("CartPole", "DecByzPG", "Dec-PAGE-PG", lambda *_: None))
 
 
-def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
+def test_results_are_kept_and_joined(tmp_path, capsys):
     out = ["--out", str(tmp_path), "--only", "cartpole-decbyzpg-k5"]
     assert main(["reproduce", "speedup", *TINY, *out]) == 0
     (file,) = (tmp_path / "steady").glob("*.json")
@@ -65,12 +70,12 @@ def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
     assert main(["reproduce", "speedup", *TINY, *out]) == 0
     assert file.stat().st_mtime_ns == before
     assert (tmp_path / "speedup-steady.png").stat().st_size > 10_000
-    # The same training with other seeds, as from another machine, adds up.
+    # A file of the same training with other seeds, as from another machine, is joined.
     data = json.loads(file.read_text())
     data["config"]["seed"] = 2
     (tmp_path / "steady" / "other.json").write_text(json.dumps(data))
-    part = load_results(tmp_path / "steady")["cartpole-decbyzpg-k5"]
-    assert part.seeds == [0, 1, 2, 3] and part.returns.shape == (4, len(part.trajectories))
+    result = load_results(tmp_path / "steady")["cartpole-decbyzpg-k5"]
+    assert result.seeds == [0, 1, 2, 3] and result.returns.shape == (4, len(result.trajectories))
     table = (tmp_path / "table-steady.md").read_text()
     assert "| DecByzPG (K=5) | 2 |" in table and "| –: curves missing | yes: " in table
     # Other options in the same folder are refused, and nothing is overwritten.
@@ -82,8 +87,8 @@ def test_a_figure_is_made_kept_joined_and_redrawn(tmp_path, capsys):
     assert "results of another version (format 99" in capsys.readouterr().err
 
 
-def test_trainings_side_by_side(tmp_path, capsys):
-    """Each in its process: one finds its file and keeps it, the other fails and is named."""
+def test_trainings_in_several_processes(tmp_path, capsys):
+    """One training finds its file and keeps it; the other one fails and is reported."""
     folder = tmp_path / "steady"
     folder.mkdir()
     environment, curve = needed_trainings(select_figures("speedup"))["cartpole-page-pg"]
@@ -111,7 +116,7 @@ def test_trainings_side_by_side(tmp_path, capsys):
         (3, "", "ended with code 3"),
     ],
 )
-def test_why_a_training_failed_is_one_line(code, messages, said):
+def test_the_reason_of_a_failure_is_one_line(code, messages, said):
     assert failure_reason(code, messages) == said
 
 
@@ -119,11 +124,11 @@ def test_why_a_training_failed_is_one_line(code, messages, said):
     ("arguments", "message"),
     [
         (["cartpol"], "did you mean 'cartpole'?"),
-        (["speedup", "--seeds", "1"], "a spread needs at least 2 seeds"),
+        (["speedup", "--seeds", "1"], "standard deviations need at least 2 seeds"),
         (["speedup", "--draw", "--out", "nowhere"], "no results here"),
         (["speedup", "--setting", "mine"], "invalid choice"),
         (["speedup", "--jobs", "0"], "jobs=0"),
-        (["speedup", "--draw", "--no-draw"], "nothing would be left to do"),
+        (["speedup", "--draw", "--no-draw"], "exclude each other"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys):
@@ -137,12 +142,45 @@ def test_bad_input_is_one_line(arguments, message, capsys):
 
 def test_table_compares_with_the_paper():
     x = np.arange(100, 8001, 100)
-    parts = {
+    results = {
         name: TrainingResult(x, np.full((3, 80), 200.0), [0, 1, 2], True) for name in needed_trainings(["cartpole"])
     }
-    rows = [line for line in curve_table(["cartpole"], parts) if line.startswith("| AvgZero | DecByzPG")]
+    rows = [line for line in curve_table(["cartpole"], results) if line.startswith("| AvgZero | DecByzPG")]
     assert rows[0].startswith("| AvgZero | DecByzPG (α=3/13) | 3 | 200 (70) |") and "| 100 (" in rows[0]
-    assert len(compare_claims(parts)) > 20
+    assert len(compare_claims(results)) > 20
+
+
+def test_figures_show_our_curves_and_those_of_the_paper():
+    x = np.arange(100, 8001, 100)
+    returns = np.stack([np.full(80, 190.0), np.full(80, 210.0)])
+    results = {name: TrainingResult(x, returns, [0, 1], True) for name in needed_trainings(["cartpole"])}
+    del results["cartpole-page-pg"]
+    drawing = draw_figure("cartpole", results)
+    assert [axes.get_title() for axes in drawing.axes] == ["RandomAction", "LargeNoise", "AvgZero"]
+    assert drawing.get_suptitle() == "DecByzPG under attack, CartPole: jaxbyz (solid), the paper (dashed)"
+    assert drawing.axes[0].get_ylabel() == "honest return"
+    for axes, panel in zip(drawing.axes, FIGURES["cartpole"].panels, strict=True):
+        assert axes.get_xlabel() == "trajectories per agent"
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+            "PAGE-PG (K=1), only in the paper", "Dec-PAGE-PG (α=0)", "Dec-PAGE-PG (α=3/13)", "DecByzPG (α=3/13)",
+        ]  # fmt: skip
+        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
+        solid = [line for line in axes.lines if line.get_linestyle() == "-"]
+        for line, curve in zip(dashed, panel.curves, strict=True):
+            np.testing.assert_array_equal(line.get_ydata(), curve_in_paper("cartpole", panel.title, curve)[1])
+        assert [line.get_color() for line in solid] == [line.get_color() for line in dashed[1:]]
+        for line, band in zip(solid, axes.collections, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), np.stack([x, np.full(80, 200.0)], axis=1))
+            assert band.get_paths()[0].vertices[:, 1].min() == 190.0
+    assert not draw_figure("cartpole", results, spread=False).axes[0].collections
+    assert draw_figure("lunar", results) is None
+
+
+@pytest.mark.parametrize("setting", ["steady", "paper", "published"])
+def test_the_committed_tables_follow_from_the_committed_results(setting, tmp_path):
+    folder = Path(__file__).parents[1] / "benchmarks" / "results" / "reproduction"
+    table = write_comparison(list(FIGURES), load_results(folder / setting), tmp_path / "table.md", setting)
+    assert table.read_text() == (folder / f"table-{setting}.md").read_text()
 
 
 def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
@@ -156,8 +194,8 @@ def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
     assert weights.max() > 0.999 and weights.min() < 0.01
 
 
-def test_published_script_compares_with_what_it_just_stepped_to():
-    """Without agreement the kept parameters are the current ones, so the small batch's correction cancels."""
+def test_the_published_script_compares_with_the_proposed_parameters():
+    """Without agreement these are the current parameters, so the correction of a small batch cancels."""
     options = {"algorithm": "dec-page-pg", "agents": 2, "N": 2, "B": 2, "horizon": 16, "hidden": (4,)}
     algorithm = build(resolve("cartpole-published", **options), 1)
     state, _ = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0)), jnp.bool_(True))
