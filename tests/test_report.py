@@ -17,8 +17,8 @@ from scipy import stats
 import jaxbyz as jb
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from
-from jaxbyz.experiments import run as experiment
 from jaxbyz.experiments.presets import PRESETS
+from jaxbyz.experiments.run import run as run_config
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_run
 from jaxbyz.report.html_report import fill_template, report_data
@@ -408,7 +408,7 @@ def test_reporters_are_told_what_the_files_hold(runs, tmp_path):
 
     recorder = Recorder()
     config = replace(runs[0].config, trajectories=80)  # two segments
-    done = experiment.run(config, reporter=Together(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
+    done = run_config(config, reporter=Together(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
     T = done.metrics["returns"].shape[1]
     assert len(recorder.told) == 2
     last = recorder.told[-1]
@@ -448,7 +448,7 @@ def test_a_failing_reporter_leaves_the_others(runs):
 
     recorder, broken = Recorder(), Broken()
     with pytest.raises(RuntimeError, match="disk full"):
-        experiment.run(runs[0].config, reporter=Together(recorder, broken))
+        run_config(runs[0].config, reporter=Together(recorder, broken))
     assert len(recorder.told) == 1 and recorder.left[0] is broken.left[0] is RuntimeError
 
 

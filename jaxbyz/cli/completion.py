@@ -16,26 +16,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def script(shell: str) -> str:
-    """Return the script; options that take components complete their names."""
+    """Return the script; options that take names complete them."""
     import shtab
 
     from jaxbyz.cli import build_parser
-    from jaxbyz.cli.listing import catalogue
+    from jaxbyz.experiments.config import FIELDS
+    from jaxbyz.experiments.presets import PRESETS
 
     parser = build_parser()
-    listed = {kind: list(entries) for kind, entries in catalogue().items()}
-    values = {
-        "env": listed["environments"],
-        "algorithm": listed["algorithms"],
-        "aggregator": listed["aggregators"],
-        "pre_aggregator": listed["pre_aggregators"],
-        "attack": listed["attacks"],
-        "agreement": listed["agreements"],
-        "preset": listed["presets"],
-    }
+    values = {"preset": list(PRESETS)}
+    for name, field in FIELDS.items():
+        registry = field.metadata["registry"]
+        values[name] = list(registry.names() if registry is not None else field.metadata["choices"])
     for command in _commands(parser):
         for action in command._actions:
-            if action.dest in values and action.option_strings:
+            if values.get(action.dest) and action.option_strings:
                 action.choices = values[action.dest]
             elif action.metavar == "DIR":
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resume; the exit codes are those of `run_and_report`."""
-    from jaxbyz.experiments import run as experiment
+    from jaxbyz.experiments.run import resume
     from jaxbyz.experiments.run_folder import load_config
     from jaxbyz.training.processes import is_first_process
 
@@ -23,4 +23,4 @@ def run(arguments: argparse.Namespace) -> int:
     reporter, settings = common.make_reporter(load_config(arguments.out), arguments), common.run_settings(arguments)
     if is_first_process():
         settings["log"] = common.print_message
-    return common.run_and_report(arguments, lambda: experiment.resume(arguments.out, reporter, **settings))
+    return common.run_and_report(arguments, lambda: resume(arguments.out, reporter, **settings))

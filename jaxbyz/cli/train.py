@@ -24,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train; the exit codes are those of `run_and_report`."""
     from jaxbyz.cli.options import config_from, options_given
-    from jaxbyz.experiments import run as experiment
+    from jaxbyz.experiments.run import run as run_config
 
     common.silence_other_processes(arguments)
     config = config_from(arguments)
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         for line in options_without_effect(config, options_given(arguments)):
             common.print_message(line)
     reporter, settings = common.make_reporter(config, arguments), common.run_settings(arguments)
-    return common.run_and_report(arguments, lambda: experiment.run(config, arguments.out, reporter, **settings))
+    return common.run_and_report(arguments, lambda: run_config(config, arguments.out, reporter, **settings))
 
 
 def options_without_effect(config: Config, given: dict[str, Any]) -> Iterator[str]:

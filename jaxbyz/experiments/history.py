@@ -65,6 +65,7 @@ class History:
 
 
 def _with_trajectories(metrics: Metrics) -> dict[str, np.ndarray]:
+    """Return metrics by name, with the cumulative number of trajectories per agent."""
     arrays = {name: np.asarray(values) for name, values in metrics._asdict().items()}
     return {**arrays, "trajectories": np.cumsum(arrays["batch"], axis=1)}
 

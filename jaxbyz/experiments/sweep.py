@@ -176,6 +176,7 @@ def _run_member(
     reporter: Callable[[int], Reporter | None],
     log: Callable[[str], None],
 ) -> MemberResult:
+    """Start or continue one member; every error but an interruption becomes a result."""
     try:
         config = resolve(**options)
         done = ensure(config, folder, reporter(config.trajectories), checkpoint_every=checkpoint_every, log=log)
