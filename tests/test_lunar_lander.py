@@ -1,4 +1,4 @@
-"""LunarLander against episodes recorded from Box2D, its rules one by one, and what it promises to JAX."""
+"""LunarLander: replays of episodes recorded from Box2D, rules of the game, and behaviour under JAX's transforms."""
 
 import functools
 import os
@@ -13,11 +13,14 @@ import pytest
 from gymnax.environments import spaces
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxbyz.accelerate.lane_steps import update_lanes
+from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments import rendering
 from jaxbyz.environments.lunar_lander import environment as lunar_lander
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander import pilot as heuristic
+from jaxbyz.environments.lunar_lander.engines import thrust
 
 DATA = pathlib.Path(__file__).parent / "data"
 LANDED, CRASHED, OUT = 0, 1, 2
@@ -26,7 +29,7 @@ DISCRETE = ("heuristic", "random", "noop", "lateral", "wind")
 
 
 def recorded(names):
-    """Episodes of several files as one set, padded to the longest; `wind_on` tells which had wind."""
+    """Load the episodes of several files, padded to the longest; `name` tells which file each one is from."""
     files = [dict(np.load(DATA / f"lunar_lander_{name}.npz")) for name in names]
     steps = max(data["reward"].shape[1] for data in files)
 
@@ -46,8 +49,8 @@ def recorded(names):
     return whole
 
 
-def begin(data, params):
-    """Initial states and observations, with one set of parameters a lane."""
+def initial_states(data, params):
+    """Return initial states and observations; every lane has its own parameters."""
 
     @jax.jit
     @jax.vmap
@@ -58,7 +61,8 @@ def begin(data, params):
     return start(params, *(jnp.asarray(data[key], kind) for key, kind in KINDS.items()))
 
 
-def weather(data):
+def parameters(data):
+    """Return environment parameters with one entry per episode."""
     lanes = len(data["length"])
     return lunar_lander.EnvParams(
         gravity=jnp.full(lanes, -10.0),
@@ -71,7 +75,7 @@ def weather(data):
 
 @jax.jit
 def replayed(params, state, actions, draws):
-    """Replay actions [T, E] and draws [T, E, 2]: observations, rewards, ends and worlds, time first."""
+    """Replay actions `[T, E]` with draws `[T, E, 2]`; return observations, rewards, ends and worlds, time first."""
 
     def step(state, inputs):
         obs, state, reward, over = jax.vmap(lunar_lander.transition)(params, state, *inputs)
@@ -82,17 +86,17 @@ def replayed(params, state, actions, draws):
 
 @pytest.fixture(scope="module")
 def flown():
-    """All discrete recordings and their replay: (recorded, first observations, (obs, reward, over, world) as NumPy)."""
+    """All discrete recordings and their replay: (recordings, first observations, (obs, reward, over, world))."""
     data = recorded(DISCRETE)
-    params = weather(data)
-    state, first = begin(data, params)
+    params = parameters(data)
+    state, first = initial_states(data, params)
     actions = jnp.asarray(data["action"].astype(np.int32)).T
     out = replayed(params, state, actions, jnp.asarray(data["draws"]).swapaxes(0, 1))
     return data, np.asarray(first), jax.tree.map(np.asarray, out)
 
 
 def errors(data, first, obs):
-    """Largest observation error [E, T+1], and which steps come before the recorded first contact."""
+    """Return the largest observation errors `[E, T+1]`, and which steps are before the recorded first contact."""
     mine = np.concatenate([first[:, None], obs.swapaxes(0, 1)], axis=1)
     error = np.abs(mine - data["obs"]).max(axis=2)
     inside = np.arange(error.shape[1]) < data["length"][:, None]
@@ -115,7 +119,7 @@ def test_free_flight_matches_box2d(flown):
 
 
 def test_same_end_at_the_same_step(flown):
-    """Landing is chaotic, so a step more or less is allowed to few; outcome and return are not."""
+    """Landing is chaotic, so that some lengths may differ by a few steps, but outcomes and returns must agree."""
     data, _, (obs, reward, over, world) = flown
     length = over.argmax(axis=0) + 1
     assert over[-1].all()
@@ -128,7 +132,7 @@ def test_same_end_at_the_same_step(flown):
 
 
 def test_contact_flags_and_rewards_follow_box2d(flown):
-    """Up to the first disagreement caused by chaos, flags are equal and rewards close, contact included."""
+    """Until chaos separates the episodes, flags are equal and rewards are close, also in contact."""
     data, first, (obs, reward, *_) = flown
     error, _ = errors(data, first, obs)
     steps = np.arange(reward.shape[0])[:, None]
@@ -140,7 +144,7 @@ def test_contact_flags_and_rewards_follow_box2d(flown):
 
 
 def test_flag_reads_zero_while_a_leg_touches(flown):
-    """The quirk: a leg that slides on to the next segment loses its flag, in Box2D and here."""
+    """A leg that slides onto the next segment loses its flag, in Box2D and here."""
     data, first, (obs, _, _, world) = flown
     error, _ = errors(data, first, obs)
     together = np.cumsum(error[:, 1:], axis=1).T < 0.02
@@ -153,11 +157,11 @@ def test_flag_reads_zero_while_a_leg_touches(flown):
 @pytest.mark.parametrize(
     ("flag", "before", "now", "after"),
     [
-        (False, 0b0000, 0b0001, True),  # met a segment
-        (True, 0b0001, 0b0011, True),  # met a second one
-        (True, 0b0011, 0b0010, False),  # left the first, still stands on the second
-        (False, 0b0010, 0b0010, False),  # and goes on standing there
-        (True, 0b0001, 0b0010, False),  # stepped from one to the other
+        (False, 0b0000, 0b0001, True),  # touches a segment
+        (True, 0b0001, 0b0011, True),  # touches a second one
+        (True, 0b0011, 0b0010, False),  # leaves the first and still stands on the second
+        (False, 0b0010, 0b0010, False),  # continues to stand there
+        (True, 0b0001, 0b0010, False),  # moves from one to the other
         (True, 0b0001, 0b0000, False),
         (False, 0b0000, 0b0000, False),
     ],
@@ -187,7 +191,7 @@ def test_terminal_rewards(flown):
     np.testing.assert_array_equal(final, np.where(world.asleep[-1], 100.0, -100.0))
 
 
-def test_an_ended_episode_stays_as_it_is(flown):
+def test_an_ended_episode_does_not_change(flown):
     _, _, (obs, reward, over, _) = flown
     lane = int(over.argmax(axis=0).argmin())
     end = over[:, lane].argmax()
@@ -199,8 +203,8 @@ def test_an_ended_episode_stays_as_it_is(flown):
 
 def test_continuous_matches_box2d_and_nan_is_off():
     data = recorded(("continuous",))
-    params = weather(data)
-    state, first = begin(data, params)
+    params = parameters(data)
+    state, first = initial_states(data, params)
     actions = jnp.asarray(data["action"]).swapaxes(0, 1)
     draws = jnp.asarray(data["draws"]).swapaxes(0, 1)
     obs, _, over, _ = replayed(params, state, actions, draws)
@@ -209,7 +213,7 @@ def test_continuous_matches_box2d_and_nan_is_off():
     assert np.median(largest) < 5e-5
     assert largest.max() < 1e-3
     assert np.asarray(over)[-1].all()
-    # Inside jit a NaN switches its engine off, infinities are clipped, and nothing else changes.
+    # Inside jit, NaN switches its engine off and infinities are clipped.
     bad = jnp.full_like(actions, jnp.nan).at[:, 1].set(jnp.array([jnp.inf, -jnp.inf]))
     off = jnp.zeros_like(actions).at[:, 1].set(jnp.array([1.0, -1.0]))
     for got, wanted in zip(
@@ -236,7 +240,7 @@ def test_continuous_matches_box2d_and_nan_is_off():
     ],
 )
 def test_engine_rule(action, wanted):
-    main, side, direction = lunar_lander.thrust(jnp.asarray(action))
+    main, side, direction = thrust(jnp.asarray(action))
     np.testing.assert_allclose((main, side * direction), wanted, rtol=1e-6)
 
 
@@ -259,7 +263,7 @@ def test_terrain_and_wind_formulas():
     np.testing.assert_allclose(lunar_lander.gust(jnp.asarray(index)), wanted, atol=3e-4)
 
 
-def test_the_pilot_is_gymnasiums():
+def test_the_pilot_agrees_with_gymnasium():
     data = recorded(("heuristic",))
     inside = np.arange(data["action"].shape[1]) < data["length"][:, None]
     actions = jax.jit(jax.vmap(heuristic.pilot))(jnp.asarray(data["obs"][:, :-1][inside]))
@@ -270,7 +274,7 @@ def test_the_pilot_is_gymnasiums():
     np.testing.assert_allclose(actions, data["action"][inside], atol=1e-5)
 
 
-def test_spaces_are_gymnasiums():
+def test_spaces_agree_with_gymnasium():
     high = np.array([2.5, 2.5, 10, 10, 2 * np.pi, 10, 1, 1], np.float32)
     for env, shape in ((lunar_lander.LunarLander(), ()), (lunar_lander.LunarLanderContinuous(), (2,))):
         space = env.observation_space(env.default_params)
@@ -286,7 +290,7 @@ def test_spaces_are_gymnasiums():
 
 @pytest.mark.parametrize("cls", [lunar_lander.LunarLander, lunar_lander.LunarLanderContinuous])
 def test_gymnax_interface_shapes(cls):
-    """gymnax's own jitted reset and step, under two vmaps; shapes only, nothing is compiled."""
+    """Shapes of gymnax's own jitted reset and step under two vmaps; nothing is compiled."""
     env = cls()
     params = env.default_params
     keys = jax.random.split(jax.random.key(0), (2, 3))
@@ -317,7 +321,7 @@ def test_reset_draws_what_gymnasium_draws():
 
 @pytest.fixture(scope="module")
 def moment(flown):
-    """[4, 4] lanes, some on the ground, and the program that steps a row of 16."""
+    """Landers `[4, 4]`, some on the ground, the same as `[16]`, and a program that steps 16 landers."""
     _, _, (_, _, _, world) = flown
     contact = np.flatnonzero((world.touching[60:100] != 0).any(axis=(0, 2)))
     busy = [int(lane) for lane in contact[:2]] + [0, 1]
@@ -327,7 +331,7 @@ def moment(flown):
 
 
 @pytest.mark.slow
-def test_lanes_step_beside_ended_ones_which_stay(moment):
+def test_ended_lanes_do_not_change_and_do_not_affect_others(moment):
     _, flat, step = moment
     ended = jnp.arange(16) % 3 != 0
     wanted, beside = step(flat, jnp.zeros(16, bool)), step(flat, ended)
@@ -337,8 +341,8 @@ def test_lanes_step_beside_ended_ones_which_stay(moment):
 
 
 @pytest.mark.slow
-def test_lanes_do_not_depend_on_their_company(moment):
-    """Lanes under two vmaps or sharded over devices step as in one batch."""
+def test_lanes_do_not_depend_on_batching(moment):
+    """Lanes under two vmaps, sharded over devices, or traced for the plain program step as in one batch."""
     square, flat, step = moment
     playing = jnp.zeros(16, bool)
     wanted = step(flat, playing)
@@ -346,29 +350,54 @@ def test_lanes_do_not_depend_on_their_company(moment):
     mesh = Mesh(np.array(jax.devices()[:2]), ("lanes",))
     spec = PartitionSpec("lanes")
     sharded = jax.jit(jax.shard_map(jax.vmap(physics.step), mesh=mesh, in_specs=spec, out_specs=spec))(flat, playing)
-    for a, b, c in zip(*(jax.tree.leaves(w) for w in (wanted, nested, sharded)), strict=True):
+    with trace_for("plain"):
+        plain = jax.jit(jax.vmap(lambda world, over: physics.step(world, over)))(flat, playing)
+    for a, b, c, d in zip(*(jax.tree.leaves(w) for w in (wanted, nested, sharded, plain)), strict=True):
         np.testing.assert_allclose(a, b.reshape(a.shape), atol=1e-4)
         np.testing.assert_allclose(a, c, atol=1e-4)
+        np.testing.assert_allclose(a, d, atol=1e-4)
+
+
+@pytest.mark.parametrize(("lanes", "group"), [(21, 4), (3, 8), (1, 1)])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_updating_lanes_in_groups_agrees_with_the_plain_version(lanes, group, share):
+    def halve_until_small(x, flags):
+        x = jax.lax.while_loop(lambda x: (jnp.abs(x) > 1).any(), lambda x: jnp.where(jnp.abs(x) > 1, x / 2, x), x)
+        return {"x": x, "count": (flags.sum(axis=0) * 3).astype(jnp.int32), "any": flags.any(axis=0)}
+
+    keys = jax.random.split(jax.random.key(lanes), 4)
+    x, flags = 9 * jax.random.normal(keys[0], (2, 3, lanes)), jax.random.bernoulli(keys[1], 0.5, (2, lanes))
+    default = {"x": x, "count": jnp.arange(lanes), "any": jnp.zeros(lanes, bool)}
+    selected, first = jax.random.bernoulli(keys[2], share, (lanes,)), jax.random.bernoulli(keys[3], 0.5, (lanes,))
+    results = []
+    for platform in ("plain", "cpu", "gpu"):
+        with trace_for(platform):
+            masks = [selected & first, selected & ~first]
+            results.append(jax.jit(lambda m: update_lanes(halve_until_small, m, group, default, x, flags))(masks))
+    for a, b, c in zip(*map(jax.tree.leaves, results), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
 
 
 @pytest.fixture(scope="module")
-def waiting():
-    """Some state; what is refused is refused before anything is computed."""
+def placeholder_state():
+    """A state of wrong shapes, which suffices because invalid actions are refused before anything is computed."""
     world = physics.World(*(np.zeros(()) for _ in physics.World._fields))
     return lunar_lander.EnvState(*(np.zeros(()) if name != "world" else world for name in ("time", "world", *"abcd")))
 
 
 @pytest.mark.parametrize("action", [4, -1, 1.5])
-def test_action_outside_the_space(action, waiting):
-    env, state = lunar_lander.LunarLander(), waiting
+def test_action_outside_the_space(action, placeholder_state):
+    env, state = lunar_lander.LunarLander(), placeholder_state
     with pytest.raises(ValueError, match=rf"action={action} is not one of LunarLander's actions 0, 1, 2, 3"):
         lunar_lander.transition(env.default_params, state, action, jnp.zeros(2))
     with pytest.raises(ValueError, match="action="):
         env.step_env(jax.random.key(0), state, action, env.default_params)
 
 
-def test_bad_continuous_actions(waiting):
-    params, state = lunar_lander.EnvParams(), waiting
+def test_bad_continuous_actions(placeholder_state):
+    params, state = lunar_lander.EnvParams(), placeholder_state
     with pytest.raises(ValueError, match="NaN"):
         lunar_lander.transition(params, state, np.array([np.nan, 0.0]), jnp.zeros(2))
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
@@ -444,7 +473,7 @@ def test_drawing_errors(arguments, match):
 
 @functools.cache
 def closed_loop(policy, episodes=2000, seed=0):
-    """Return, length, landed and unfinished of fresh episodes."""
+    """Run new episodes: returns, lengths, fraction landed and fraction unfinished."""
     env = lunar_lander.LunarLander()
     params = env.default_params
     reset_key, run_key = jax.random.split(jax.random.key(seed))
@@ -493,7 +522,7 @@ def test_other_policies_fare_as_in_box2d(policy, box2d, box2d_error, length, len
 @pytest.mark.parametrize("options", [[], ["--wind"], ["--continuous"], ["--gravity", "-7"]])
 @pytest.mark.parametrize("policy", ["noisy", "lateral", "bounce"])
 def test_against_live_box2d(policy, options, tmp_path):
-    """Record fresh episodes with the Python named by BOX2D_PYTHON and replay them."""
+    """Record new episodes with the Python that BOX2D_PYTHON names, and replay them."""
     python = os.environ.get("BOX2D_PYTHON")
     if not python:
         pytest.skip("BOX2D_PYTHON names no Python with gymnasium and Box2D")
@@ -502,18 +531,20 @@ def test_against_live_box2d(policy, options, tmp_path):
     subprocess.run([python, script, policy, "24", "31000", out, *options], check=True)
     data = dict(np.load(out))
     data["name"] = np.array(["wind" if "--wind" in options else policy] * 24)
-    params = weather(data).replace(gravity=jnp.full(24, -7.0 if "--gravity" in options else -10.0))
-    state, first = begin(data, params)
+    params = parameters(data).replace(gravity=jnp.full(24, -7.0 if "--gravity" in options else -10.0))
+    state, first = initial_states(data, params)
     actions = jnp.asarray(data["action"]).swapaxes(0, 1)
     actions = actions if actions.ndim == 3 else actions.astype(jnp.int32)
     obs, reward, *_ = replayed(params, state, actions, jnp.asarray(data["draws"]).swapaxes(0, 1))
     error, flying = errors(data, np.asarray(first), np.asarray(obs))
-    early = np.arange(error.shape[1]) < 400  # a hover of 1000 steps, replayed blindly, drifts by a few hundredths
+    early = (
+        np.arange(error.shape[1]) < 400
+    )  # replayed without feedback, a hover of 1000 steps drifts by a few hundredths
     largest = np.where(flying & early, error, 0).max(axis=1)
     assert error[:, 0].max() < 1e-4
     assert np.median(largest) < 1e-4 and largest.max() < 0.01
     difference = np.asarray(reward).sum(axis=0) - data["reward"].sum(axis=1)
-    if policy == "bounce":  # hundreds of steps of random engines on the ground are chaotic: equal on average
+    if policy == "bounce":  # chaotic after hundreds of steps on the ground: only means agree
         assert abs(difference.mean()) < 2.5 * difference.std(ddof=1) / len(difference) ** 0.5
     else:
         assert np.median(np.abs(difference)) < 1

@@ -16,12 +16,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool
 
 from jaxbyz.accelerate.batching import fold_mapped_axis
 from jaxbyz.accelerate.kernels import one_kernel
+from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 
 _in_kernel: ContextVar[bool] = ContextVar("_in_kernel", default=False)
@@ -64,7 +64,7 @@ def update_lanes(
     On a CPU, the selected lanes are gathered into groups, and the others cost nothing.
 
     Args:
-        function: takes and returns trees of arrays `[…, L]`, for any number of lanes.
+        function: takes and returns trees of arrays `[…, L]` of floats, integers and booleans, for any number of lanes.
         masks: disjoint. Lanes of one mask are grouped with each other where possible, which saves time if they take
             similar numbers of loop iterations.
         group: the number of lanes per group. A large group fills vectors, a small one ends its loops earlier.
@@ -118,48 +118,58 @@ def _update_in_groups(
         count += mask.sum()
     numbers = jnp.arange(lanes, dtype=jnp.int32)
     order = jnp.zeros(lanes, jnp.int32).at[position].set(numbers, mode="drop")
-    table = _pack(arguments)
+    tables = _pack(arguments)
+    packed_function = _packing_result(function)
 
-    def one_group(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def take(tables: tuple[Array, Array], lanes: Array) -> tuple[Array, Array]:
+        return jax.tree.map(lambda table: jnp.take(table, lanes, axis=-1, mode="clip"), tables)
+
+    def one_group(carry: tuple[Array, tuple[Array, Array]]) -> tuple[Array, tuple[Array, Array]]:
         first, done = carry
         places = jnp.minimum(first + jnp.arange(group), count - 1)  # free places of the last group repeat its last lane
         chosen = jnp.take(order, places, mode="clip")
-        result = function(*_unpack(jnp.take(table, chosen, axis=-1, mode="clip"), arguments))
-        return first + group, lax.dynamic_update_slice_in_dim(done, _pack(result), first, axis=-1)
+        result = packed_function(*_unpack(take(tables, chosen), arguments))
+        store = functools.partial(lax.dynamic_update_slice_in_dim, start_index=first, axis=-1)
+        return first + group, jax.tree.map(store, done, result)
 
     def all_groups() -> Any:
         before = _pack(default)
-        room = jnp.concatenate([before, before[:, :group]], axis=-1)
+        room = jax.tree.map(lambda table: jnp.concatenate([table, table[:, :group]], axis=-1), before)
         _, done = lax.while_loop(lambda carry: carry[0] < count, one_group, (jnp.zeros_like(count), room))
-        after = jnp.where(position < lanes, jnp.take(done, position, axis=-1, mode="clip"), before)
+        after = jax.tree.map(lambda a, b: jnp.where(position < lanes, a, b), take(done, position), before)
         return _unpack(after, default)
 
     return lax.cond(count > 0, all_groups, lambda: default)
 
 
-def _pack(tree: Any) -> Array:
-    """Store the bits of arrays `[…, L]` as the rows of one table of integers, so that one gather selects lanes."""
-    rows = [_bits(leaf).reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(tree)]
-    return jnp.concatenate(rows)
+def _pack(tree: Any) -> tuple[Array, Array]:
+    """Store arrays `[…, L]` as the rows of a table of floats and one of integers, so that two gathers select lanes."""
+    leaves = jax.tree.leaves(tree)
+    floats = [leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves if leaf.dtype == jnp.float32]
+    others = [leaf.reshape(-1, leaf.shape[-1]).astype(jnp.int32) for leaf in leaves if leaf.dtype != jnp.float32]
+    return jnp.concatenate(floats), jnp.concatenate(others)
 
 
-def _unpack(table: Array, like: Any) -> Any:
+def _unpack(tables: tuple[Array, Array], like: Any) -> Any:
     """Inverse of `_pack`, for a tree like `like` with any number of lanes."""
     leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([math.prod(leaf.shape[:-1]) for leaf in leaves])
-    parts = [
-        _from_bits(rows.reshape(*leaf.shape[:-1], -1), leaf.dtype)
-        for rows, leaf in zip(jnp.split(table, ends[:-1]), leaves, strict=True)
-    ]
+    used, parts = [0, 0], []
+    for leaf in leaves:
+        table = int(leaf.dtype != jnp.float32)
+        first, used[table] = used[table], used[table] + math.prod(leaf.shape[:-1])
+        part = tables[table][first : used[table]].reshape(*leaf.shape[:-1], -1)
+        parts.append(part != 0 if leaf.dtype == jnp.bool_ else part)
     return jax.tree.unflatten(structure, parts)
 
 
-def _bits(x: Array) -> Array:
-    return lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.float32 else x.astype(jnp.int32)
+@functools.cache  # so that a function is traced once for all programs
+def _packing_result(function: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
+    """Return the function with packed results, as a call that XLA does not inline."""
 
+    def packed(*arguments: Any) -> tuple[Array, Array]:
+        return _pack(function(*arguments))
 
-def _from_bits(x: Array, dtype: Any) -> Array:
-    return lax.bitcast_convert_type(x, jnp.float32) if dtype == jnp.float32 else x.astype(dtype)
+    return not_inlined(packed)
 
 
 def _traced_in_kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The one place that talks to gymnax: any of its environments as three pure functions on flat observations."""
+"""Environments as pure functions on flat observations. This is the only module that uses gymnax's interface."""
 
 from __future__ import annotations
 
@@ -20,21 +20,29 @@ with deferred_imports("seaborn", "matplotlib.pyplot"):
 
 
 class ActionSpace(NamedTuple):
-    """Discrete actions 0..n−1, or continuous ones in the box [low, high]^shape."""
+    """Discrete actions 0 to n − 1, or continuous ones in a box.
+
+    Attributes:
+        discrete: whether actions are discrete.
+        n: the number of discrete actions, or of continuous dimensions.
+        shape: the shape of a continuous action.
+        low: lower bounds of a continuous action.
+        high: upper bounds of a continuous action.
+    """
 
     discrete: bool
-    n: int  # number of discrete actions, or of continuous dimensions
+    n: int
     shape: tuple[int, ...] = ()
     low: Any = None
     high: Any = None
 
     @property
     def draws(self) -> int:
-        """Uniform numbers needed to draw one action."""
+        """The number of uniform random numbers that `uniform_action` needs."""
         return 1 if self.discrete else self.n
 
     def uniform_action(self, u: Float[Array, "... n"], action: Array) -> Array:
-        """A uniformly random action from u in [0, 1), whatever `action` was."""
+        """Return a uniformly random action with the shape and type of `action`, from uniform numbers u in [0, 1)."""
         if self.discrete:
             return jnp.minimum((u[..., 0] * self.n).astype(action.dtype), self.n - 1)
         low, high = (jnp.ravel(jnp.asarray(x)).reshape((1,) * (u.ndim - 1) + (-1,)) for x in (self.low, self.high))
@@ -42,7 +50,15 @@ class ActionSpace(NamedTuple):
 
 
 class Step(NamedTuple):
-    """observation [O], the next state, reward [], terminated [] (natural end), truncated [] (time limit)."""
+    """The result of one step.
+
+    Attributes:
+        observation: `[O]`.
+        state: the next state.
+        reward: `[]`.
+        terminated: `[]`, whether the episode reached a natural end.
+        truncated: `[]`, whether it reached the time limit.
+    """
 
     observation: Float[Array, " O"]
     state: Any
@@ -52,13 +68,18 @@ class Step(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """An environment for one lane; vmap it for many.
+    """An environment for one episode at a time; map its functions with `vmap` for many.
 
-    reset: key -> (observation [O], state)
-    step:  (key, state, action) -> Step
-    limit: its own time limit in steps, or None
-    costly: whether a step of many lanes costs far more than gathering some of them
-    raw, params: the gymnax objects behind it, for rendering
+    Attributes:
+        name: the registered name.
+        observation_size: the number of entries O of an observation.
+        actions: the action space.
+        reset: `key -> (observation [O], state)`.
+        step: `(key, state, action) -> Step`.
+        limit: the environment's own time limit in steps, or None.
+        costly: whether a step of many lanes costs far more than gathering some of them.
+        raw: the gymnax environment, for rendering.
+        params: its parameters.
     """
 
     name: str
@@ -82,20 +103,18 @@ def _summary(name: str) -> str:
     ) + " (gymnax)"
 
 
-def _lunar_lander(name: str) -> Any:
-    from jaxbyz.environments.lunar_lander import (
-        environment as lunar_lander,  # compiled code is made only for those who ask for it
-    )
+def _lunar_lander(class_name: str) -> Any:
+    from jaxbyz.environments import lunar_lander  # only when asked for, because importing it takes time
 
-    return getattr(lunar_lander, name)()
+    return getattr(lunar_lander, class_name)()
 
 
-# Ours are registered with gymnax too, so that `gymnax.make` finds them once jaxbyz is imported.
-OURS = {
+# The environments of this package are registered with gymnax too, so that `gymnax.make` finds them.
+_LUNAR_LANDERS = {
     "LunarLander-v3": ("LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
     "LunarLanderContinuous-v3": ("LunarLanderContinuous", "Box2D's LunarLander in JAX, continuous engines"),
 }
-for _name, (_class, _line) in OURS.items():
+for _name, (_class, _line) in _LUNAR_LANDERS.items():
     environments.add(_name, lambda _class=_class: _lunar_lander(_class), _line)
     if _name not in gymnax.registered_envs:
         gymnax.register(_name, lambda _class=_class: _lunar_lander(_class))
@@ -105,9 +124,14 @@ for _name in gymnax.registered_envs:
 
 
 def make_environment(name: str | Environment | Any, **params: Any) -> Environment:
-    """An environment from a registered name, a gymnax environment object, or an `Environment` (returned as it is).
+    """Make an environment.
 
-    Keyword arguments replace fields of the environment's parameters, for example `gravity=9.0`.
+    Args:
+        name: a registered name, a gymnax environment object, or an `Environment`, which is returned unchanged.
+        **params: values that replace fields of the environment's parameters, for example `gravity=9.0`.
+
+    Raises:
+        UsageError: if the name or a parameter is unknown, or the spaces are not supported.
     """
     if isinstance(name, Environment):
         return name
@@ -121,9 +145,19 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
 
 
 def adapt(raw: Any, params: Any) -> Environment:
-    """Wrap a gymnax environment: observations become flat float32 vectors, continuous actions are clipped."""
+    """Wrap a gymnax environment.
+
+    Observations become flat float32 vectors, and continuous actions are clipped to their bounds.
+
+    Args:
+        raw: the gymnax environment.
+        params: its parameters.
+
+    Raises:
+        UsageError: if its action or observation space is not supported.
+    """
     actions = _action_space(raw, params)
-    flatten, size = _observation(raw, params)
+    flatten, size = _flat_observation(raw, params)
 
     def reset(key: PRNGKeyArray) -> tuple[Array, Any]:
         observation, state = raw.reset_env(key, params)
@@ -150,10 +184,11 @@ def _action_space(raw: Any, params: Any) -> ActionSpace:
         shape = tuple(space.shape)
         low, high = jnp.broadcast_to(space.low, shape), jnp.broadcast_to(space.high, shape)
         return ActionSpace(False, max(1, low.size), shape, low, high)
-    raise UsageError(f"env={raw.name!r} has actions {type(space).__name__}: policies serve Discrete and Box")
+    raise UsageError(f"env={raw.name!r} has actions {type(space).__name__}: policies support Discrete and Box")
 
 
-def _observation(raw: Any, params: Any) -> tuple[Callable[[Any], Array], int]:
+def _flat_observation(raw: Any, params: Any) -> tuple[Callable[[Any], Array], int]:
+    """Return the function that flattens an observation, and the number of its entries."""
     try:
         space = raw.observation_space(params)
     except NotImplementedError:
@@ -163,5 +198,5 @@ def _observation(raw: Any, params: Any) -> tuple[Callable[[Any], Array], int]:
     shape = jax.eval_shape(lambda key: raw.reset_env(key, params)[0], jax.random.key(0))
     if not hasattr(shape, "shape"):
         kind = type(space).__name__ if space is not None else type(shape).__name__
-        raise UsageError(f"env={raw.name!r} has observations {kind}: policies serve one array or a Discrete number")
+        raise UsageError(f"env={raw.name!r} has observations {kind}: policies support one array or a Discrete number")
     return lambda observation: jnp.ravel(observation).astype(jnp.float32), max(1, shape.size)

@@ -1,6 +1,6 @@
-"""Pictures of an episode, drawn without a display: frames of CartPole and LunarLander, an animated GIF, a strip.
+"""Draw episodes of CartPole and LunarLander without a display: frames, animated GIFs and strips of frames.
 
-Pillow does the drawing and is imported only when a picture is asked for.
+Pillow is imported only when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import numpy as np
 
 from jaxbyz.environments.lunar_lander.bodies import HULL, LEG
 from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH
+from jaxbyz.environments.lunar_lander.engines import thrust
 from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
-HEADROOM = 1.0  # metres shown above the world, where an episode begins
-OVERSAMPLE = 3  # drawn this much larger, then shrunk: smooth edges
+SPACE_ABOVE = 1.0  # metres shown above the world, where episodes begin
+OVERSAMPLE = 3  # frames are drawn larger by this factor and then reduced, which smooths edges
 Point = tuple[float, float]
 Colour = tuple[int, int, int]
 
@@ -33,7 +34,7 @@ PAPER, INK, CART, ROD, AXLE = (250, 249, 246), (60, 64, 72), (52, 92, 142), (206
 
 
 class _Canvas:
-    """A picture in world units, y upwards; everything is drawn enlarged and shrunk at the end."""
+    """A picture in world units with y upwards."""
 
     def __init__(self, width: int, world: Point, centre: Point):
         from PIL import Image, ImageDraw
@@ -44,19 +45,19 @@ class _Canvas:
         self.image: Image.Image = Image.new("RGB", (self.size[0] * OVERSAMPLE, self.size[1] * OVERSAMPLE), PAPER)
         self.pen: ImageDraw.ImageDraw = ImageDraw.Draw(self.image)
 
-    def at(self, points: Sequence[Point]) -> list[Point]:
+    def to_pixels(self, points: Sequence[Point]) -> list[Point]:
         return [((x - self.origin[0]) * self.scale, (self.origin[1] - y) * self.scale) for x, y in points]
 
     def polygon(self, points: Sequence[Point], fill: Colour, edge: Colour | None = None, width: float = 0.0) -> None:
-        self.pen.polygon(self.at(points), fill=fill)
+        self.pen.polygon(self.to_pixels(points), fill=fill)
         if edge is not None:
             self.line([*points, points[0]], edge, width)
 
     def line(self, points: Sequence[Point], fill: Colour, width: float) -> None:
-        self.pen.line(self.at(points), fill=fill, width=max(1, round(width * self.scale)), joint="curve")
+        self.pen.line(self.to_pixels(points), fill=fill, width=max(1, round(width * self.scale)), joint="curve")
 
     def disc(self, centre: Point, radius: float, fill: Colour) -> None:
-        ((x, y),) = self.at([centre])
+        ((x, y),) = self.to_pixels([centre])
         r = radius * self.scale
         self.pen.ellipse((x - r, y - r, x + r, y + r), fill=fill)
 
@@ -67,34 +68,38 @@ class _Canvas:
 
 
 def _placed(shape: Sequence[Point], x: float, y: float, angle: float) -> list[Point]:
+    """Rotate points by an angle and move them by (x, y)."""
     cos, sin = math.cos(angle), math.sin(angle)
     return [(x + cos * px - sin * py, y + sin * px + cos * py) for px, py in shape]
 
 
-def _engines(action: Any) -> tuple[float, float]:
-    """Main power in [0, 1] and signed side power of a discrete or continuous action, or of none."""
-    value = np.asarray(0 if action is None else action)
-    if value.ndim == 0:
-        return float(value == 2), {1: -1.0, 3: 1.0}.get(int(value), 0.0)
-    main, side = np.nan_to_num(np.clip(value, -1, 1))
-    return float((main + 1) / 2 if main > 0 else 0), float(side if abs(side) > 0.5 else 0)
-
-
 def draw_lander(params: Any, state: Any, action: Any = None, width: int = 480) -> Image.Image:
-    """One frame of LunarLander; with the action that led to it, its engines burn."""
-    top = HEIGHT + HEADROOM
+    """Draw one frame of LunarLander; with the action that led to the state, also the flames of its engines."""
+    top = HEIGHT + SPACE_ABOVE
     canvas = _Canvas(width, (WIDTH, top), (WIDTH / 2, top / 2))
-    rows = 24
-    for row in range(rows):
-        blend = row / (rows - 1)
-        colour = tuple(round(a + blend * (b - a)) for a, b in zip(SKY_TOP, SKY_LOW, strict=True))
-        high, low = top * (1 - row / rows), top * (1 - (row + 1.1) / rows)
-        canvas.polygon([(0, high), (WIDTH, high), (WIDTH, low), (0, low)], (colour[0], colour[1], colour[2]))
+    _draw_sky(canvas, top)
+    _draw_moon(canvas, np.asarray(state.world.terrain))
+    pose = np.asarray(state.world.pose, float)
+    _draw_flames(canvas, pose[0], action, flicker=1 + 0.25 * math.sin(9.7 * float(state.time)))
+    _draw_bodies(canvas, pose)
+    return canvas.finished()
+
+
+def _draw_sky(canvas: _Canvas, top: float) -> None:
+    """Draw a colour gradient in bands, and stars."""
+    bands = 24
+    for band in range(bands):
+        blend = band / (bands - 1)
+        red, green, blue = (round(a + blend * (b - a)) for a, b in zip(SKY_TOP, SKY_LOW, strict=True))
+        high, low = top * (1 - band / bands), top * (1 - (band + 1.1) / bands)
+        canvas.polygon([(0, high), (WIDTH, high), (WIDTH, low), (0, low)], (red, green, blue))
     stars = np.random.default_rng(7).uniform((0, 4, 0.012, 110), (WIDTH, top, 0.035, 240), (60, 4))
     for x, y, radius, light in stars:
         canvas.disc((x, y), radius, (int(light), int(light), int(light)))
 
-    heights = np.asarray(state.world.terrain)
+
+def _draw_moon(canvas: _Canvas, heights: np.ndarray) -> None:
+    """Draw the terrain and the landing pad between two flags."""
     surface = [(GROUND_SEGMENT_WIDTH * i, float(h)) for i, h in enumerate(heights)]
     canvas.polygon([(0, -1), *surface, (WIDTH, -1)], MOON)
     canvas.line(surface, MOON_EDGE, 0.06)
@@ -104,35 +109,39 @@ def draw_lander(params: Any, state: Any, action: Any = None, width: int = 480) -
         canvas.polygon([(x, pad + 1.5), (x, pad + 1.1), (x + 0.8, pad + 1.3)], FLAG)
     canvas.line([(WIDTH * 0.4, pad), (WIDTH * 0.6, pad)], FLAG, 0.09)
 
-    pose = np.asarray(state.world.pose, float)
-    x, y, angle = pose[0]
-    main, side = _engines(action)
-    flicker = 1 + 0.25 * math.sin(9.7 * float(state.time))
+
+def _draw_flames(canvas: _Canvas, hull: np.ndarray, action: Any, flicker: float) -> None:
+    main, power, direction = (float(x) for x in thrust(0 if action is None else action))
+    side = power * direction
     if main:
-        reach = -0.45 - 1.1 * main * flicker
-        for share, colour in ((1.0, FLAME), (0.55, FLAME_CORE)):
-            tail = -0.4 + (reach + 0.4) * share
-            canvas.polygon(_placed([(-0.2 * share, -0.4), (0, tail), (0.2 * share, -0.4)], x, y, angle), colour)
+        end = -0.45 - 1.1 * main * flicker
+        for size, colour in ((1.0, FLAME), (0.55, FLAME_CORE)):
+            tip = -0.4 + (end + 0.4) * size
+            canvas.polygon(_placed([(-0.2 * size, -0.4), (0, tip), (0.2 * size, -0.4)], *hull), colour)
     if side:
-        start, push = -math.copysign(0.5, side), -math.copysign(0.75 * abs(side) * flicker, side)
-        for share, colour in ((1.0, FLAME), (0.55, FLAME_CORE)):
-            flame = [(start, 0.36 + 0.09 * share), (start + push * share, 0.36), (start, 0.36 - 0.09 * share)]
-            canvas.polygon(_placed(flame, x, y, angle), colour)
-    for lx, ly, la in pose[1:]:
-        knee = _placed([(0, 0.2)], lx, ly, la)[0]
-        hip = _placed(
-            [(math.copysign(0.4, math.cos(angle) * (lx - x) + math.sin(angle) * (ly - y)), -0.2)], x, y, angle
-        )
-        canvas.line([hip[0], knee], LEG_COLOUR, 0.08)
-        canvas.polygon(_placed(LEG, lx, ly, la), LEG_COLOUR)
+        start, length = -math.copysign(0.5, side), -math.copysign(0.75 * abs(side) * flicker, side)
+        for size, colour in ((1.0, FLAME), (0.55, FLAME_CORE)):
+            flame = [(start, 0.36 + 0.09 * size), (start + length * size, 0.36), (start, 0.36 - 0.09 * size)]
+            canvas.polygon(_placed(flame, *hull), colour)
+
+
+def _draw_bodies(canvas: _Canvas, pose: np.ndarray) -> None:
+    """Draw the legs with their struts, and the hull with its window."""
+    x, y, angle = pose[0]
+    for leg_x, leg_y, leg_angle in pose[1:]:
+        knee = _placed([(0, 0.2)], leg_x, leg_y, leg_angle)[0]
+        side = math.copysign(0.4, math.cos(angle) * (leg_x - x) + math.sin(angle) * (leg_y - y))
+        hip = _placed([(side, -0.2)], x, y, angle)[0]
+        canvas.line([hip, knee], LEG_COLOUR, 0.08)
+        canvas.polygon(_placed(LEG, leg_x, leg_y, leg_angle), LEG_COLOUR)
     canvas.polygon(_placed(HULL, x, y, angle), HULL_COLOUR, HULL_EDGE, 0.05)
-    canvas.disc(_placed([(0, 0.17)], x, y, angle)[0], 0.17, HULL_EDGE)
-    canvas.disc(_placed([(0, 0.17)], x, y, angle)[0], 0.13, WINDOW)
-    return canvas.finished()
+    window = _placed([(0, 0.17)], x, y, angle)[0]
+    canvas.disc(window, 0.17, HULL_EDGE)
+    canvas.disc(window, 0.13, WINDOW)
 
 
 def draw_cartpole(params: Any, state: Any, action: Any = None, width: int = 480) -> Image.Image:
-    """One frame of CartPole, an arrow showing the push of the action that led to it."""
+    """Draw one frame of CartPole; with the action that led to the state, also an arrow for its push."""
     limit = float(params.x_threshold)
     canvas = _Canvas(width, (2 * limit, limit), (0, 0.36 * limit))
     x, angle, rod = float(state.x), float(state.theta), 2 * float(params.length)
@@ -145,10 +154,10 @@ def draw_cartpole(params: Any, state: Any, action: Any = None, width: int = 480)
         canvas.disc((x + wheel, 0.085), 0.085, INK)
         canvas.disc((x + wheel, 0.085), 0.035, PAPER)
     if action is not None:
-        way = 1 if int(np.asarray(action)) else -1
-        tip, tail, level = x + way * 0.62, x + way * 0.36, (low + high) / 2
-        canvas.line([(tail, level), (tip - way * 0.08, level)], ROD, 0.03)
-        canvas.polygon([(tip, level), (tip - way * 0.12, level + 0.07), (tip - way * 0.12, level - 0.07)], ROD)
+        sign = 1 if int(np.asarray(action)) else -1
+        tip, tail, level = x + sign * 0.62, x + sign * 0.36, (low + high) / 2
+        canvas.line([(tail, level), (tip - sign * 0.08, level)], ROD, 0.03)
+        canvas.polygon([(tip, level), (tip - sign * 0.12, level + 0.07), (tip - sign * 0.12, level - 0.07)], ROD)
     top = (x + rod * math.sin(angle), high - 0.05 + rod * math.cos(angle))
     canvas.line([(x, high - 0.05), top], ROD, 0.09)
     canvas.disc(top, 0.045, ROD)
@@ -156,7 +165,7 @@ def draw_cartpole(params: Any, state: Any, action: Any = None, width: int = 480)
     return canvas.finished()
 
 
-_ARTISTS: dict[str, Callable[..., Any]] = {
+_DRAW: dict[str, Callable[..., Any]] = {
     "CartPole-v1": draw_cartpole,
     "LunarLander-v3": draw_lander,
     "LunarLanderContinuous-v3": draw_lander,
@@ -164,33 +173,40 @@ _ARTISTS: dict[str, Callable[..., Any]] = {
 
 
 def drawable() -> list[str]:
-    """Names of the environments that can be drawn."""
-    return sorted(_ARTISTS)
+    """Return the names of the environments that can be drawn."""
+    return sorted(_DRAW)
 
 
 def draw_frames(env_name: str, params: Any, states: Any, width: int = 480, actions: Any = None) -> list[Image.Image]:
-    """A picture of every state of an episode.
+    """Draw every state of an episode.
 
-    `states` is the environment's state with a leading time axis on every leaf; `actions` [T] or [T, 2], if given, are
-    the actions that led to them. Width is in pixels.
+    Args:
+        env_name: a name that `drawable` returns.
+        params: the environment's parameters.
+        states: the environment's states, with leaves `[T, …]`.
+        width: the width of a frame in pixels.
+        actions: `[T]` or `[T, 2]`, the actions that led to the states, or None.
+
+    Raises:
+        ValueError: if the environment cannot be drawn, or an argument is out of range.
     """
     import jax
 
-    if env_name not in _ARTISTS:
+    if env_name not in _DRAW:
         raise ValueError(f"env_name={env_name!r} cannot be drawn: one of {', '.join(drawable())}")
     if width < 16:
-        raise ValueError(f"width={width} is too small: at least 16 pixels")
+        raise ValueError(f"width={width} is too small: it must be at least 16 pixels")
     states = jax.tree.map(np.asarray, states)
     steps = len(jax.tree.leaves(states)[0])
     if actions is not None and len(actions) != steps:
-        raise ValueError(f"actions has {len(actions)} entries for {steps} states: one for each")
+        raise ValueError(f"actions has {len(actions)} entries for {steps} states: there must be one per state")
     taken = [None] * steps if actions is None else np.asarray(actions)
-    artist = _ARTISTS[env_name]
-    return [artist(params, jax.tree.map(lambda leaf, t=t: leaf[t], states), taken[t], width) for t in range(steps)]
+    draw = _DRAW[env_name]
+    return [draw(params, jax.tree.map(lambda leaf, t=t: leaf[t], states), taken[t], width) for t in range(steps)]
 
 
 def save_gif(frames: Sequence[Image.Image], path: str | Path, fps: float = 25) -> Path:
-    """Write an animated GIF that repeats forever; one palette, taken from the busiest frames, serves all of them."""
+    """Write an animated GIF that repeats forever, with one palette for all frames, and return its path."""
     if not frames:
         raise ValueError("frames is empty: an animation needs at least one")
     if fps <= 0:
@@ -212,7 +228,7 @@ def save_gif(frames: Sequence[Image.Image], path: str | Path, fps: float = 25) -
 
 
 def save_strip(frames: Sequence[Image.Image], path: str | Path, columns: int = 6, rows: int = 1, gap: int = 4) -> Path:
-    """Write a PNG of `columns × rows` frames, evenly spaced over the episode with the first and the last included."""
+    """Write a PNG of `columns × rows` frames, evenly spaced from the first to the last, and return its path."""
     if not frames:
         raise ValueError("frames is empty: a strip needs at least one")
     if columns < 1 or rows < 1:

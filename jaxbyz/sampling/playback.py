@@ -1,4 +1,4 @@
-"""One episode with every state kept, for drawing it."""
+"""Play one episode and keep every state, for drawing it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.environments.gymnax_adapter import Environment
+from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
 
 
 class Playback(NamedTuple):
-    """states: leaves [T, …], each after its action; actions [T, …]; rewards [T]; on the host."""
+    """One episode of T steps as NumPy arrays.
+
+    Attributes:
+        states: leaves `[T, …]`, the state after each action.
+        actions: `[T, …]`.
+        rewards: `[T]`.
+    """
 
     states: Any
     actions: np.ndarray
@@ -24,7 +30,7 @@ class Playback(NamedTuple):
 def play(
     environment: Environment, policy: Policy, parameters: Float[Array, " D"], key: PRNGKeyArray, horizon: int
 ) -> Playback:
-    """Run one episode of a policy and keep its states up to its end."""
+    """Run one episode of a policy, for at most `horizon` steps."""
     tree = policy.unravel(parameters)
     discrete = environment.actions.discrete
 

@@ -1,4 +1,4 @@
-"""A tiny MDP whose J and ∇J are computed exactly, with an environment and a policy to hold estimates against them."""
+"""A small MDP whose return J and gradient ∇J are computed exactly, to compare estimates with."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.environments.gymnax_adapter import ActionSpace, Environment, Step
+from jaxbyz.environments import ActionSpace, Environment, Step
 from jaxbyz.policies import Policy
 
 STATES, ACTIONS, HORIZON, GAMMA = 3, 2, 5, 0.9
 _rng = np.random.default_rng(3)
-# P[s, a, s']; the last column is the absorbing end, reached with some probability: episodes differ in length.
+# P[s, a, s']. The last entry is the absorbing end, so that episodes have different lengths.
 TRANSITION = _rng.dirichlet(np.ones(STATES + 1), size=(STATES, ACTIONS))
 REWARD = _rng.uniform(-1, 2, size=(STATES, ACTIONS))
 START = np.array([0.5, 0.3, 0.2])
 
 
 def environment(limit: int | None = None) -> Environment:
-    """State: (s, t). Ends by reaching the absorbing state, or after `limit` steps."""
+    """Return the MDP as an environment with states (s, t) and an optional time limit."""
     transition, reward = jnp.asarray(TRANSITION, jnp.float32), jnp.asarray(REWARD, jnp.float32)
 
     def observe(s: Array) -> Array:
@@ -42,7 +42,7 @@ def environment(limit: int | None = None) -> Environment:
 
 
 def policy() -> Policy:
-    """Softmax of a table θ [ACTIONS, STATES]."""
+    """Return the softmax policy of a table θ `[ACTIONS, STATES]`."""
 
     def apply(table: Array, observations: Array) -> Array:
         return jax.nn.log_softmax(table @ observations, axis=0)
@@ -65,34 +65,36 @@ def policy() -> Policy:
 
 
 def value(theta: Float[Array, " D"], gamma: float = GAMMA, horizon: int = HORIZON) -> Float[Array, ""]:
-    """J(θ) = Σ_h γ^h E[r_h] by forward propagation of the state distribution; differentiable."""
-    pi = jax.nn.softmax(theta.reshape(ACTIONS, STATES), axis=0).T
-    distribution, total = jnp.asarray(START), jnp.zeros(())
-    for h in range(horizon):
-        joint = distribution[:, None] * pi
-        total += gamma**h * jnp.sum(joint * REWARD)
-        distribution = jnp.einsum("sa,sat->t", joint, jnp.asarray(TRANSITION))[:STATES]
-    return total
+    """Return J(θ) in JAX, to be differentiated."""
+    return _expected_return(jax.nn.softmax(theta.reshape(ACTIONS, STATES), axis=0).T, gamma, horizon)
 
 
 def exact_return(theta: np.ndarray, gamma: float = GAMMA, horizon: int = HORIZON) -> float:
-    """J(θ) again, by NumPy in float64."""
+    """Return J(θ) in NumPy, with float64 precision."""
     logits = np.asarray(theta, np.float64).reshape(ACTIONS, STATES).T
     pi = np.exp(logits - logits.max(1, keepdims=True))
-    pi /= pi.sum(1, keepdims=True)
-    distribution, total = START.copy(), 0.0
-    for h in range(horizon):
-        joint = distribution[:, None] * pi
-        total += gamma**h * np.sum(joint * REWARD)
-        distribution = np.einsum("sa,sat->t", joint, TRANSITION)[:STATES]
-    return total
+    return float(_expected_return(pi / pi.sum(1, keepdims=True), gamma, horizon))
 
 
-def exact_gradient(theta: np.ndarray, **options: Any) -> np.ndarray:
-    """∇J(θ) by central differences of the exact J in float64."""
+def exact_gradient(theta: np.ndarray, gamma: float = GAMMA, horizon: int = HORIZON) -> np.ndarray:
+    """Return ∇J(θ) by central differences of `exact_return`."""
     theta, gradient = np.asarray(theta, np.float64), np.zeros(len(theta))
     for i in range(len(theta)):
         step = np.zeros(len(theta))
         step[i] = 1e-5
-        gradient[i] = (exact_return(theta + step, **options) - exact_return(theta - step, **options)) / 2e-5
+        difference = exact_return(theta + step, gamma, horizon) - exact_return(theta - step, gamma, horizon)
+        gradient[i] = difference / 2e-5
     return gradient
+
+
+def _expected_return(pi: Any, gamma: float, horizon: int) -> Any:
+    """Return Σ_h γ^h E[r_h] for action probabilities π `[STATES, ACTIONS]`, propagating the state distribution.
+
+    Works on NumPy and on JAX arrays.
+    """
+    distribution, total = START, 0.0
+    for h in range(horizon):
+        joint = distribution[:, None] * pi
+        total += gamma**h * (joint * REWARD).sum()
+        distribution = (joint.reshape(-1) @ TRANSITION.reshape(-1, STATES + 1))[:STATES]
+    return total

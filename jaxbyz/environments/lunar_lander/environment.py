@@ -1,9 +1,9 @@
-"""LunarLander-v3 and LunarLanderContinuous-v3 as gymnax environments, faithful to gymnasium's Box2D lander.
+"""LunarLander-v3 and LunarLanderContinuous-v3 as gymnax environments that follow gymnasium's Box2D lander.
 
-The pure functions `initial_state`, `transition` and `observe` take every random number as an argument, so that an
-episode recorded elsewhere can be replayed; `reset_env` and `step_env` draw those numbers and call them.
+The pure functions `initial_state`, `transition` and `observe` take every random number as an argument, so that episodes
+recorded from Box2D can be replayed. `reset_env` and `step_env` draw these numbers and call them.
 
-An episode that has ended stays as it is: further steps repeat the last observation with reward 0 and `terminated`.
+After an episode has ended, further steps return the last observation, reward 0 and `terminated`.
 """
 
 from typing import Any
@@ -18,24 +18,28 @@ from jaxbyz.accelerate.lane_steps import constant_like
 from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander.bodies import HULL_CENTRE, HULL_INERTIA, HULL_MASS, PIXELS_PER_METRE, TIME_STEP
+from jaxbyz.environments.lunar_lander.engines import thrust, velocity_after_engines
 
-WIDTH, HEIGHT = 600 / PIXELS_PER_METRE, 400 / PIXELS_PER_METRE  # of the world, in metres
+WIDTH, HEIGHT = 600 / PIXELS_PER_METRE, 400 / PIXELS_PER_METRE
 PAD_HEIGHT = HEIGHT / 4
 LEG_DOWN = 18 / PIXELS_PER_METRE
-MAIN_POWER, SIDE_POWER = 13.0, 0.6  # impulse per metre of nozzle offset
-MAIN_OFFSET, SIDE_OFFSET = 4 / PIXELS_PER_METRE, 12 / PIXELS_PER_METRE
-SIDE_X, SIDE_Y = (
-    17 / PIXELS_PER_METRE,
-    14 / PIXELS_PER_METRE,
-)  # where a side engine pushes: 17 along sin, 14 along cos, as in the source
-MAIN_COST, SIDE_COST = 0.3, 0.03
-INITIAL_FORCE = 1000.0  # newtons, the range of the initial push
+MAIN_COST, SIDE_COST = 0.3, 0.03  # that a step at full power subtracts from the reward
+INITIAL_FORCE = 1000.0  # newtons, largest component of the initial push
 WIND_RANGE = 9999
 
 
 @struct.dataclass
 class EnvState(environment.EnvState):
-    """One lander: the physical world, the potential of the last reward, the phases of the wind, and the clock."""
+    """The state of one episode.
+
+    Attributes:
+        time: the number of steps.
+        world: the physical state.
+        shaping: the potential of the last observation, whose differences are the reward.
+        wind_index: the phase of the wind's force.
+        torque_index: the phase of the wind's torque.
+        over: whether the episode has ended.
+    """
 
     time: Any
     world: physics.World
@@ -57,7 +61,7 @@ class EnvParams(environment.EnvParams):
 
 
 def terrain(heights: jax.Array) -> jax.Array:
-    """Heights [11] of the terrain corners from 12 raw draws: five set to the pad's, then a mean of three neighbours.
+    """Return the heights `[11]` of the terrain's corners from 12 draws: five become the pad, neighbours are averaged.
 
     smooth[i] = 0.33 (h[i−1] + h[i] + h[i+1]), where h[−1] is the last draw.
     """
@@ -68,9 +72,17 @@ def terrain(heights: jax.Array) -> jax.Array:
 
 
 def gust(index: jax.Array) -> jax.Array:
-    """The wind's never-periodic course in [−1, 1]: tanh(sin 2kx + sin πkx) with k = 0.01 and x the index."""
+    """Return the wind at an index x: tanh(sin 2kx + sin πkx) with k = 0.01, which has no period."""
     x = 0.01 * jnp.asarray(index, jnp.float32)
     return jnp.tanh(cos_sin(2 * x)[1] + cos_sin(jnp.float32(np.pi) * x)[1])
+
+
+def wind_force(
+    params: EnvParams, windy: jax.Array, wind_index: jax.Array, torque_index: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the horizontal force and the torque of the wind on the hull."""
+    force = jnp.where(windy, params.wind_power * gust(wind_index), 0.0)
+    return force, jnp.where(windy, params.turbulence_power * gust(torque_index), 0.0)
 
 
 def initial_state(
@@ -80,16 +92,20 @@ def initial_state(
     wind_index: jax.Array | int = 0,
     torque_index: jax.Array | int = 0,
 ) -> EnvState:
-    """The state after gymnasium's reset, which includes one step: heights [12] raw draws, force [2] in newtons.
+    """Return the state after gymnasium's reset, which includes one step.
 
-    Heights are uniform on (0, 20/3), the force on (−1000, 1000)²; with wind, the indices on {−9999, …, 9998}.
+    Args:
+        params: gravity and wind.
+        heights: `[12]`, raw draws of the terrain, uniform on (0, 20/3).
+        force: `[2]`, the initial push in newtons, uniform on (−1000, 1000)².
+        wind_index: uniform on {−9999, …, 9998} if there is wind.
+        torque_index: as `wind_index`.
     """
     check_params(params)
     force = jnp.asarray(force, jnp.float32)
     wind_index, torque_index = jnp.asarray(wind_index, jnp.int32), jnp.asarray(torque_index, jnp.int32)
-    blows = jnp.asarray(params.enable_wind, bool)
-    wind = jnp.where(blows, params.wind_power * gust(wind_index), 0.0)
-    torque = jnp.where(blows, params.turbulence_power * gust(torque_index), 0.0)
+    windy = jnp.asarray(params.enable_wind, bool)
+    wind, torque = wind_force(params, windy, wind_index, torque_index)
     push = TIME_STEP * jnp.stack(
         [(force[0] + wind) / HULL_MASS, params.gravity + force[1] / HULL_MASS, torque / HULL_INERTIA]
     )
@@ -98,15 +114,18 @@ def initial_state(
         time=constant_like(force[0], 0),
         world=world,
         shaping=constant_like(force[0], 0.0),
-        wind_index=wind_index + blows,
-        torque_index=torque_index + blows,
+        wind_index=wind_index + windy,
+        torque_index=torque_index + windy,
         over=constant_like(force[0], False),
     )
     return state.replace(shaping=potential(observe(params, state)))
 
 
 def observe(params: EnvParams, state: EnvState) -> jax.Array:
-    """Observation [8]: position of the hull's origin, velocity of its centre of mass, angle, its rate, leg flags."""
+    """Return the observation `[8]`: the hull's position (2), velocity (2), angle and spin, and two contact flags.
+
+    The position is that of the hull's origin, and the velocity that of its centre of mass.
+    """
     (x, y, angle), (vx, vy, w) = state.world.pose[0], state.world.velocity[0]
     cos, sin = cos_sin(angle)
     x, y = x + sin * HULL_CENTRE, y - cos * HULL_CENTRE
@@ -124,70 +143,34 @@ def observe(params: EnvParams, state: EnvState) -> jax.Array:
 
 
 def potential(obs: jax.Array) -> jax.Array:
-    """The shaping potential, whose differences are the reward: −100 (distance + speed + |tilt|) + 10 per leg flag."""
+    """Return the potential whose differences are the reward: −100 (distance + speed + |angle|) + 10 per flag."""
     distance, speed = jnp.sqrt(obs[0] ** 2 + obs[1] ** 2), jnp.sqrt(obs[2] ** 2 + obs[3] ** 2)
     return -100 * (distance + speed + jnp.abs(obs[4])) + 10 * (obs[6] + obs[7])
-
-
-def thrust(action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Main power, side power and side direction of an action.
-
-    A scalar is discrete: 0 nothing, 1 left, 2 main, 3 right; anything else does nothing. A pair is continuous and
-    clipped to [−1, 1]: the main engine runs at (1 + a₀)/2 if a₀ > 0, the side engine on the side of a₁ at |a₁| if that
-    exceeds 1/2; NaN is off.
-    """
-    action = jnp.asarray(action)
-    if action.ndim == 0:
-        main = jnp.where(action == 2, 1.0, 0.0)
-        side = jnp.where((action == 1) | (action == 3), 1.0, 0.0)
-        return main, side, jnp.where(action == 1, -1.0, 1.0)
-    main, side = jnp.clip(action.astype(jnp.float32), -1.0, 1.0)
-    power = jnp.abs(side)
-    return (
-        jnp.where(main > 0, (main + 1) / 2, 0.0),
-        jnp.where(power > 0.5, power, 0.0),
-        jnp.where(side < 0, -1.0, 1.0),
-    )
-
-
-def kicked(
-    hull: jax.Array, angle: jax.Array, main: jax.Array, side: jax.Array, direction: jax.Array, draws: jax.Array
-) -> jax.Array:
-    """The hull's velocity (vx, vy, ω) after both engines' impulses, whose strength and lever are scattered by `draws`.
-
-    An impulse J at an offset r from the centre of mass adds J/m to the velocity and (r × J)/I to the spin.
-    """
-    cos, sin = cos_sin(angle)
-    d0, d1 = draws[0] / PIXELS_PER_METRE, draws[1] / PIXELS_PER_METRE
-    origin_x, origin_y = sin * HULL_CENTRE, -cos * HULL_CENTRE  # from the centre of mass
-    reach = MAIN_OFFSET + 2 * d0
-    ox, oy = sin * reach - cos * d1, -cos * reach - sin * d1
-    jx, jy = -ox * MAIN_POWER * main, -oy * MAIN_POWER * main
-    spin = (origin_x + ox) * jy - (origin_y + oy) * jx
-    reach = 3 * d1 + direction * SIDE_OFFSET
-    ox, oy = sin * d0 - cos * reach, -cos * d0 - sin * reach
-    kx, ky = -ox * SIDE_POWER * side, -oy * SIDE_POWER * side
-    spin += (origin_x + ox - sin * SIDE_X) * ky - (origin_y + oy + cos * SIDE_Y) * kx
-    return hull + jnp.stack([(jx + kx) / HULL_MASS, (jy + ky) / HULL_MASS, spin / HULL_INERTIA])
 
 
 def transition(
     params: EnvParams, state: EnvState, action: jax.Array, draws: jax.Array
 ) -> tuple[jax.Array, EnvState, jax.Array, jax.Array]:
-    """One step: (observation [8], state, reward, terminated) from an action and two U(−1, 1) draws [2].
+    """Advance an episode by one step.
 
-    The action is an integer 0..3, or a pair of floats for the continuous lander (see `thrust`). Outside `jit` an
-    integer out of range or a NaN is an error; inside it does nothing.
+    Args:
+        params: gravity and wind.
+        state: the state before the step.
+        action: an integer from 0 to 3, or `[2]` floats for the continuous lander (see `engines.thrust`). An invalid
+            action raises an error outside `jit`, and does nothing inside.
+        draws: `[2]`, U(−1, 1), the randomness of the engines.
+
+    Returns:
+        Observation `[8]`, state, reward, and whether the episode has ended.
     """
     check_action(action)
     check_params(params)
     main, side, direction = thrust(action)
     draws = jnp.asarray(draws, jnp.float32)
     world = state.world
-    hull = kicked(world.velocity[0], world.pose[0, 2], main, side, direction, draws)
-    blows = jnp.asarray(params.enable_wind, bool) & ~(world.contact_flag[0] | world.contact_flag[1])
-    wind = jnp.where(blows, params.wind_power * gust(state.wind_index), 0.0)
-    torque = jnp.where(blows, params.turbulence_power * gust(state.torque_index), 0.0)
+    hull = velocity_after_engines(world.velocity[0], world.pose[0, 2], main, side, direction, draws)
+    windy = jnp.asarray(params.enable_wind, bool) & ~(world.contact_flag[0] | world.contact_flag[1])
+    wind, torque = wind_force(params, windy, state.wind_index, state.torque_index)
     hull += TIME_STEP * jnp.stack([wind / HULL_MASS, jnp.zeros_like(wind), torque / HULL_INERTIA])
     fall = TIME_STEP * jnp.stack([jnp.zeros(3), jnp.full(3, params.gravity), jnp.zeros(3)], axis=1)
     velocity = jnp.stack([hull, world.velocity[1], world.velocity[2]]) + fall
@@ -195,8 +178,8 @@ def transition(
         time=state.time,
         world=physics.step(world._replace(velocity=velocity), state.over),
         shaping=state.shaping,
-        wind_index=state.wind_index + blows,
-        torque_index=state.torque_index + blows,
+        wind_index=state.wind_index + windy,
+        torque_index=state.torque_index + windy,
         over=state.over,
     )
     obs = observe(params, new)
@@ -212,7 +195,7 @@ def transition(
 
 
 def check_action(action: Any) -> None:
-    """Raise on a concrete action that gymnasium would refuse; traced ones cannot be looked at."""
+    """Raise an error for a concrete action that gymnasium would refuse; traced values cannot be checked."""
     if isinstance(action, jax.core.Tracer):
         return
     value = np.asarray(action)
@@ -226,7 +209,7 @@ def check_action(action: Any) -> None:
 
 
 def check_params(params: EnvParams) -> None:
-    """Raise on concrete parameters that make no sense."""
+    """Raise an error for concrete parameters outside their range."""
     horizon, gravity = params.max_steps_in_episode, params.gravity
     if not isinstance(horizon, jax.core.Tracer) and np.any(np.asarray(horizon) < 1):
         raise ValueError(f"max_steps_in_episode={horizon} must be at least 1")
@@ -235,7 +218,7 @@ def check_params(params: EnvParams) -> None:
 
 
 class LunarLander(environment.Environment[EnvState, EnvParams]):
-    """The lander with four discrete actions: nothing, left, main, right."""
+    """The lander with four discrete actions: nothing, left engine, main engine, right engine."""
 
     continuous = False
     costly = True
@@ -261,7 +244,7 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
         return spaces.Box(low, high, (8,), dtype=jnp.float32)
 
     def reset_env(self, key: jax.Array, params: EnvParams) -> tuple[jax.Array, EnvState]:
-        """Draw terrain, initial push and wind."""
+        """Draw terrain, initial push and wind, and return the first observation and state."""
         draws = jax.random.uniform(key, (16,))
         heights, force = HEIGHT / 2 * draws[:12], INITIAL_FORCE * (2 * draws[12:14] - 1)
         wind = jnp.floor(WIND_RANGE * (2 * draws[14:] - 1)).astype(jnp.int32)
@@ -271,7 +254,7 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
     def step_env(
         self, key: jax.Array, state: EnvState, action: int | float | jax.Array, params: EnvParams
     ) -> tuple[jax.Array, EnvState, jax.Array, jax.Array, dict[Any, Any]]:
-        """Draw the engines' scatter and step; no reset."""
+        """Draw the randomness of the engines and step, without automatic reset."""
         check_action(action)
         if jnp.ndim(action) != self.continuous:
             kind = "two floats" if self.continuous else "one integer"
@@ -294,7 +277,7 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
 
 
 class LunarLanderContinuous(LunarLander):
-    """The lander with two throttles in [−1, 1]: main engine, and left to right."""
+    """The lander with two continuous actions in [−1, 1]: the main engine, and the side engines from left to right."""
 
     continuous = True
 

@@ -45,7 +45,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxbyz.accelerate.lane_steps import all_lanes_at_once, compute_if_needed, constant_like, update_lanes
-from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.lunar_lander.bodies import (
     ANCHOR_X,
@@ -167,7 +166,6 @@ def world_without_contact(terrain: jax.Array, pose: jax.Array, velocity: jax.Arr
     )
 
 
-@not_inlined
 def _fly(world: World) -> tuple[World, jax.Array, jax.Array]:
     """Step without ground, and return which lanes need a step with it (see `_near_ground`)."""
     pose, velocity = _to_bodies(world.pose), _to_bodies(world.velocity)
@@ -187,7 +185,6 @@ def _fly(world: World) -> tuple[World, jax.Array, jax.Array]:
     return flown, *_near_ground(world)
 
 
-@not_inlined
 def _step_near_ground(world: World, flown: World) -> World:
     """Step with ground; `flown` is the result of the same step without it."""
     pose = _to_bodies(world.pose)

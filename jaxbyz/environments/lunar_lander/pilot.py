@@ -1,14 +1,14 @@
-"""gymnasium's hand-written lander pilot as JAX functions: a policy that lands, for tests and demonstrations."""
+"""gymnasium's hand-written heuristic, a policy that lands, for tests and demonstrations."""
 
 import jax
 import jax.numpy as jnp
 
 
-def _wishes(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """How much the pilot wants to turn and to rise.
+def _controls(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the demands to turn and to rise of two proportional-derivative controllers.
 
-    It aims at an angle that points back to the pad, at most 0.4 rad, and at a height proportional to the distance from
-    it; both wishes are proportional-derivative. Once a leg flag is set it only brakes its fall.
+    They aim at an angle of at most 0.4 rad that points back to the pad, and at a height proportional to the distance
+    from the pad. Once a contact flag is set, the pilot only slows its fall.
     """
     x, y, vx, vy, angle, spin, left, right = obs
     turn = (jnp.clip(0.5 * x + vx, -0.4, 0.4) - angle) * 0.5 - spin
@@ -18,13 +18,13 @@ def _wishes(obs: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def pilot(obs: jax.Array) -> jax.Array:
-    """Discrete action [] for an observation [8]: the main engine if rising matters more, else a side engine."""
-    turn, rise = _wishes(obs)
+    """Return the discrete action for an observation `[8]`: the main engine if rising is more urgent than turning."""
+    turn, rise = _controls(obs)
     side = jnp.where(turn < -0.05, 3, jnp.where(turn > 0.05, 1, 0))
     return jnp.where((rise > jnp.abs(turn)) & (rise > 0.05), 2, side)
 
 
 def continuous_pilot(obs: jax.Array) -> jax.Array:
-    """Continuous action [2] for an observation [8]."""
-    turn, rise = _wishes(obs)
+    """Return the continuous action `[2]` for an observation `[8]`."""
+    turn, rise = _controls(obs)
     return jnp.clip(jnp.stack([20 * rise - 1, -20 * turn]), -1.0, 1.0)
