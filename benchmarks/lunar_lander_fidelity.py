@@ -1,11 +1,12 @@
-"""How close jaxbyz's LunarLander is to Box2D's: replay, paired closed loop and distributions, as JSON.
+"""Measure how closely LunarLander follows Box2D: replays, closed loops on recorded terrain, and distributions.
 
     python benchmarks/lunar_lander_fidelity.py RECORDINGS [--episodes 600] [--out FILE]
 
-RECORDINGS is a folder of files made by `benchmarks/record_box2d.py`, named `*_POLICY.npz`; a name that contains
-`continuous`, `wind` or `gravity` says how it was made. Every file is replayed: same terrain, force, actions and draws.
-Files of the heuristic are also flown again in closed loop on the recorded terrain, force and draws. Files of heuristic,
-random and noop are compared with fresh episodes of the same policy.
+RECORDINGS is a folder of files made by `benchmarks/record_box2d.py` and named `*_POLICY.npz`. A name must contain
+`continuous`, `wind` or `gravity` if the file was recorded with that option. Every file is replayed with the same
+terrain, force, actions and draws. For files of the heuristic, our heuristic also flies on the recorded terrain, force
+and draws.
+Files of heuristic, random and noop are also compared with new episodes of the same policy. Results are written as JSON.
 """
 
 import argparse
@@ -25,12 +26,12 @@ HORIZON = 1000
 
 
 def params_of(name):
-    """Parameters that a file's name implies."""
+    """Return the parameters that a file's name implies."""
     return lunar_lander.EnvParams(enable_wind="wind" in name, gravity=-7.0 if "gravity" in name else -10.0)
 
 
-def started(params, data):
-    """States and observations after reset for recorded terrain, force and wind."""
+def reset_as_recorded(params, data):
+    """Return observations and states after a reset with recorded terrain, force and wind."""
     wind = data.get("wind", np.zeros((len(data["force"]), 2), np.int32))
     state = jax.vmap(lambda h, f, w: lunar_lander.initial_state(params, h, f, w[0], w[1]))(
         jnp.asarray(data["heights"], jnp.float32), jnp.asarray(data["force"], jnp.float32), jnp.asarray(wind, jnp.int32)
@@ -39,7 +40,7 @@ def started(params, data):
 
 
 def fly(params, obs, state, choose, draws):
-    """Run to the horizon: choose(obs [E, 8], t) -> actions [E]; draws [E, T, 2]. Everything time-first but `obs`."""
+    """Run episodes to the horizon with actions choose(obs `[E, 8]`, t) and draws `[E, T, 2]`."""
 
     def step(carry, inputs):
         obs, state = carry
@@ -56,7 +57,7 @@ def fly(params, obs, state, choose, draws):
 
 
 def summary(out):
-    """Return, length and outcome of every episode."""
+    """Summarise every episode by return, length and outcome."""
     obs, reward, over, before, asleep = (np.asarray(x) for x in out)
     length = (~before).sum(axis=0)
     last = obs[length - 1, np.arange(len(length))]
@@ -66,8 +67,8 @@ def summary(out):
 
 
 def replay(params, data):
-    """Errors of replayed episodes: at reset, before the first contact, and overall outcome and return."""
-    obs, state = started(params, data)
+    """Replay recorded episodes: errors at reset and before the first contact, and agreement of outcome and return."""
+    obs, state = reset_as_recorded(params, data)
     actions = jnp.asarray(data["action"])
     actions = actions.astype(jnp.float32 if actions.ndim == 3 else jnp.int32).swapaxes(0, 1)
     run = jax.jit(lambda o, s: fly(params, o, s, lambda _, t: actions[t], data["draws"].astype(np.float32)))
@@ -75,14 +76,14 @@ def replay(params, data):
     program = run.lower(obs, state).compile()
     compiled = time.perf_counter() - begin
     out = program(obs, state)
-    mine = np.concatenate([np.asarray(obs)[:, None], np.asarray(out[0]).swapaxes(0, 1)], axis=1)
-    error = np.abs(mine - data["obs"]).max(axis=2)
+    ours = np.concatenate([np.asarray(obs)[:, None], np.asarray(out[0]).swapaxes(0, 1)], axis=1)
+    error = np.abs(ours - data["obs"]).max(axis=2)
     touched = np.cumsum(data["obs"][:, :, 6:].max(axis=2), axis=1) > 0
     flying = ~touched & (np.arange(error.shape[1]) < data["length"][:, None])
     flight = np.where(flying, error, 0).max(axis=1)
     got, returns = summary(out), data["reward"].sum(axis=1)
     alive = np.arange(data["reward"].shape[1])[None] < data["length"][:, None]
-    my_returns = np.where(alive, np.asarray(out[1]).T, 0).sum(axis=1)
+    our_returns = np.where(alive, np.asarray(out[1]).T, 0).sum(axis=1)
     return {
         "episodes": len(returns),
         "compile_seconds": round(compiled, 1),
@@ -90,13 +91,13 @@ def replay(params, data):
         "flight_error_median": float(np.median(flight)),
         "flight_error_worst": float(flight.max()),
         "same_outcome": float((got["outcome"] == data["outcome"]).mean()),
-        "return_difference_median": float(np.median(np.abs(my_returns - returns))),
+        "return_difference_median": float(np.median(np.abs(our_returns - returns))),
     }
 
 
-def paired(params, data, seed=0):
-    """The heuristic in closed loop on recorded terrain, force and draws; draws after a recorded end are fresh."""
-    obs, state = started(params, data)
+def closed_loop(params, data, seed=0):
+    """Fly the heuristic on recorded terrain, force and draws; draws after a recorded end are new."""
+    obs, state = reset_as_recorded(params, data)
     episodes, steps = data["draws"].shape[:2]
     draws = np.random.default_rng(seed).uniform(-1, 1, (episodes, HORIZON, 2)).astype(np.float32)
     known = np.arange(steps)[None] < data["length"][:, None]
@@ -115,8 +116,8 @@ def pilot_for(data):
     return heuristic.continuous_pilot if data["action"].ndim == 3 else heuristic.pilot
 
 
-def fresh(params, policy, episodes, seed, continuous):
-    """Fresh episodes of a policy, every number drawn by JAX."""
+def new_episodes(params, policy, episodes, seed, continuous):
+    """Run new episodes of a policy, with all random numbers drawn by JAX."""
     env = lunar_lander.LunarLanderContinuous() if continuous else lunar_lander.LunarLander()
     reset_key, draw_key, action_key = jax.random.split(jax.random.key(seed), 3)
     obs, state = jax.vmap(env.reset_env, (0, None))(jax.random.split(reset_key, episodes), params)
@@ -139,7 +140,7 @@ def fresh(params, policy, episodes, seed, continuous):
 
 
 def describe(episodes):
-    """Statistics of a set of episodes."""
+    """Return statistics of a set of episodes."""
     returns, length, outcome = (np.asarray(episodes[k], float) for k in ("return", "length", "outcome"))
     count = len(returns)
     return {
@@ -155,13 +156,13 @@ def describe(episodes):
     }
 
 
-def compare(mine, theirs):
-    """Differences in units of the combined standard error."""
+def compare(ours, theirs):
+    """Return both statistics and their differences in units of the combined standard error."""
     z = {
-        f"{key}_z": (mine[key] - theirs[key]) / max(1e-9, (mine[f"{key}_se"] ** 2 + theirs[f"{key}_se"] ** 2) ** 0.5)
+        f"{key}_z": (ours[key] - theirs[key]) / max(1e-9, (ours[f"{key}_se"] ** 2 + theirs[f"{key}_se"] ** 2) ** 0.5)
         for key in ("return", "length")
     }
-    return {"jaxbyz": mine, "box2d": theirs, **{k: round(v, 2) for k, v in z.items()}}
+    return {"jaxbyz": ours, "box2d": theirs, **{k: round(v, 2) for k, v in z.items()}}
 
 
 def main():
@@ -179,11 +180,11 @@ def main():
         name, policy, params = path.stem, path.stem.split("_")[-1], params_of(path.stem)
         report[name] = {"replay": replay(params, data)}
         if policy == "heuristic":
-            report[name]["paired"] = paired(params, data)
+            report[name]["paired"] = closed_loop(params, data)
         if policy in ("heuristic", "random", "noop"):
             theirs = {"return": data["reward"].sum(axis=1), "length": data["length"], "outcome": data["outcome"]}
-            mine = fresh(params, policy, given.episodes, 1, data["action"].ndim == 3)
-            report[name]["fresh"] = compare(describe(mine), describe(theirs))
+            ours = new_episodes(params, policy, given.episodes, 1, data["action"].ndim == 3)
+            report[name]["fresh"] = compare(describe(ours), describe(theirs))
         print(name, json.dumps(report[name], indent=1), flush=True)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -1,11 +1,11 @@
-"""How fast LunarLander runs: steps a second with random actions and automatic reset, beside envpool on one thread.
+"""Measure LunarLander's steps per second with random actions and automatic reset, next to envpool on one thread.
 
     taskset -c 0 python benchmarks/lunar_lander_speed.py [--lanes 512 2048 8192] [--envpool PYTHON] [--out FILE]
 
-Reports, for every number of lanes, compile seconds of a rollout and raw samples of steps a second; with `--envpool`,
-the path of a Python that has envpool installed, the same for its C++ lander in turn with ours. Pin the process to one
-core for a fair comparison. On a GPU leave envpool out and ask for `--lanes 1000 10000 100000 1000000 --threads 4`,
-which compiles the programs beside each other.
+For every number of lanes (episodes at once), the compile time of a rollout and samples of steps per second are
+reported. `--envpool` names a Python that has envpool installed; its C++ lander is then measured alternately with ours.
+Pin the process to one core for a fair comparison. On a GPU, omit envpool and use
+`--lanes 1000 10000 100000 1000000 --threads 4`, which compiles the programs at the same time.
 """
 
 import argparse
@@ -39,19 +39,19 @@ print(lanes * steps / (time.perf_counter() - begin), envpool.__version__)
 
 
 def rollout(lanes, steps):
-    """A compiled function (state, key) -> (state, sums) of random play; ended lanes begin again."""
+    """Return a compiled function (state, key) -> (state, sums) of random play with automatic reset, and a state."""
     env, params = lunar_lander.LunarLander(), lunar_lander.EnvParams()
     reset = jax.vmap(env.reset_env, (0, None))
     advance = jax.vmap(env.step_env, (0, 0, 0, None))
-    spare = -(-lanes // 16)
+    resets = -(-lanes // 16)
 
     def step(state, key):
         action_key, step_key, reset_key = jax.random.split(key, 3)
         actions = jax.random.randint(action_key, (lanes,), 0, 4)
         _, state, reward, over, _ = advance(jax.random.split(step_key, lanes), state, actions, params)
-        # About one lane in a hundred ends: draw a fresh start for one in sixteen, and hand them out in turn.
-        _, fresh = reset(jax.random.split(reset_key, spare), params)
-        turn = (jnp.cumsum(over) - 1) % spare
+        # About 1 % of the lanes end in a step. Draw new initial states for 1/16 of them, and use these in turn.
+        _, fresh = reset(jax.random.split(reset_key, resets), params)
+        turn = (jnp.cumsum(over) - 1) % resets
         state = jax.tree.map(lambda a, b: jnp.where(over.reshape(-1, *(1,) * (b.ndim - 1)), a[turn], b), fresh, state)
         return state, (reward.sum(), over.sum())
 
@@ -78,8 +78,8 @@ def main():
     parser.add_argument("--lanes", type=int, nargs="+", default=[512, 2048, 8192])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--samples", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="programs compiled at once")
-    parser.add_argument("--envpool", default=None, help="a Python interpreter with envpool")
+    parser.add_argument("--threads", type=int, default=1, help="number of programs compiled at the same time")
+    parser.add_argument("--envpool", default=None, help="path of a Python interpreter with envpool")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("benchmarks/results/lunar_lander_speed.json"))
     given = parser.parse_args()
     report = {
@@ -100,7 +100,9 @@ def main():
         compiling = [(lanes, pool.submit(rollout, lanes, given.steps)) for lanes in given.lanes]
     for lanes, future in compiling:
         program, state, compiled = future.result()
-        state, *_ = jax.block_until_ready(program(state, jax.random.key(2)))  # past the synchronised start
+        state, *_ = jax.block_until_ready(
+            program(state, jax.random.key(2))
+        )  # so that lanes are at different times of their episodes
         ours, theirs, ends = [], [], 0
         for sample in range(given.samples):
             begin = time.perf_counter()

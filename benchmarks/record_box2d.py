@@ -1,16 +1,16 @@
-"""Record LunarLander episodes from gymnasium's Box2D, with every random draw, so that they can be replayed elsewhere.
+"""Record LunarLander episodes of gymnasium's Box2D with all random draws, so that they can be replayed.
 
     python benchmarks/record_box2d.py POLICY EPISODES FIRST_SEED OUT.npz [--continuous] [--wind] [--gravity -10]
 
-Policies: heuristic, random, noop, noisy (a fifth of the heuristic's actions random), lateral (heuristic towards a
-random place, so that it lands on hills), hard (falls too fast), bounce (random engines once on the ground), hover
-(bobs close to the ground for 400 steps, then lands).
+Policies: heuristic; random; noop; noisy (a fifth of the heuristic's actions are random); lateral (the heuristic flies
+to a random place, so that it lands on hills); hard (falls too fast); bounce (random engines once on the ground); hover
+(stays close to the ground for 400 steps, then lands).
 
-Needs gymnasium and box2d-py, which jaxbyz does not: `make test-box2d` installs them beside it.
+This script needs gymnasium and box2d-py, which jaxbyz does not need; `make test-box2d` installs them separately.
 
-Arrays, E episodes, T the longest (padded with zeros; `length` says where each ends):
+Arrays of E episodes, padded with zeros to the longest length T (`length` contains the length of each):
   heights [E, 12] raw terrain draws    force [E, 2] initial force in newtons    wind [E, 2] initial wind indices
-  action [E, T] or [E, T, 2]           draws [E, T, 2] engine scatter, U(-1, 1)
+  action [E, T] or [E, T, 2]           draws [E, T, 2] randomness of the engines, U(-1, 1)
   obs [E, T+1, 8] reset first          reward [E, T]
   outcome [E] 0 landed, 1 crashed, 2 out of bounds, 3 unfinished after 1000 steps
 """
@@ -24,7 +24,7 @@ HORIZON = 1000
 
 
 class RecordingGenerator:
-    """A NumPy generator that remembers every draw."""
+    """A NumPy generator that records every draw."""
 
     def __init__(self, seed: int):
         self.generator, self.uniforms, self.integers_drawn = np.random.default_rng(seed), [], []
@@ -39,20 +39,20 @@ class RecordingGenerator:
 
 
 def choose(policy, env, obs, rng, t, target):
-    """The action of a policy; `target` is where `lateral` wants to land."""
+    """Return the action of a policy; `target` is where `lateral` lands."""
 
-    def anything():
+    def random_action():
         return rng.uniform(-1, 1, 2) if env.continuous else int(rng.integers(4))
 
     seen = np.array(obs)
     if policy == "noop":
         return np.zeros(2) if env.continuous else 0
     if policy == "random":
-        return anything()
+        return random_action()
     if policy == "noisy" and rng.random() < 0.2:
-        return anything()
+        return random_action()
     if policy == "bounce" and (obs[6] or obs[7] or t > 250):
-        return anything()
+        return random_action()
     if policy == "lateral":
         seen[0] -= target
     elif policy == "hard":
@@ -65,7 +65,7 @@ def choose(policy, env, obs, rng, t, target):
 
 
 def record(env, policy, seed):
-    """One episode as a dictionary of lists."""
+    """Record one episode as a dictionary of lists."""
     recorder, rng = RecordingGenerator(seed), np.random.default_rng(seed + 10**6)
     target = rng.uniform(-0.7, 0.7)
     env._np_random = recorder
@@ -94,7 +94,7 @@ def record(env, policy, seed):
 
 
 def record_many(policy, episodes, first_seed, continuous=False, wind=False, gravity=-10.0):
-    """Arrays of many episodes, as described above."""
+    """Record many episodes as the arrays described above."""
     env = lunar_lander.LunarLander(continuous=continuous, enable_wind=wind, gravity=gravity)
     rows = [record(env, policy, first_seed + e) for e in range(episodes)]
     length = np.array([len(row["action"]) for row in rows])
