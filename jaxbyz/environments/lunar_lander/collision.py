@@ -30,20 +30,15 @@ GROUND_SEGMENT_WIDTH = 2.0  # along x
 
 
 class GroundSegment(NamedTuple):
-    """A piece of ground from (x1, y1) to (x2, y2) with x1 < x2.
-
-    Attributes:
-        number: 0 to 9 from the left.
-        exists: False beyond the ends of the moon.
-    """
+    """A piece of ground from (x1, y1) to (x2, y2) with x1 < x2."""
 
     x1: jax.Array
     y1: jax.Array
     x2: jax.Array
     y2: jax.Array
     length: jax.Array
-    number: jax.Array
-    exists: jax.Array
+    number: jax.Array  # 0 to 9 from the left
+    exists: jax.Array  # False beyond the ends of the moon
 
 
 class Manifold(NamedTuple):
@@ -52,30 +47,20 @@ class Manifold(NamedTuple):
     What stays fixed while positions are corrected depends on which shape has the reference face. If it is the ground,
     these are the plane {p: normal·p = plane} in the world and the point `anchor` in the body's frame. Otherwise they
     are the plane {q: face·q = plane} in the body's frame and the point `anchor` in the world.
-
-    Attributes:
-        active: whether the point exists.
-        key: identifies the contact point, so that its impulse can be found in the next step.
-        point_x: the point half way between the two surfaces; with `point_y`.
-        anchor_x: see above; with `anchor_y`.
-        normal_x: the normal from the ground into the polygon; with `normal_y`.
-        face_x: the normal of the polygon's face in its own frame; with `face_y`.
-        plane: see above.
-        on_ground: whether the reference face is the ground segment.
     """
 
-    active: Pair
-    key: Pair
-    point_x: Pair
+    active: Pair  # whether the point exists
+    key: Pair  # identifies the contact point, so that its impulse can be found in the next step
+    point_x: Pair  # half way between the two surfaces
     point_y: Pair
     anchor_x: Pair
     anchor_y: Pair
-    normal_x: jax.Array
+    normal_x: jax.Array  # from the ground into the polygon
     normal_y: jax.Array
-    face_x: jax.Array
+    face_x: jax.Array  # normal of the polygon's face in its own frame
     face_y: jax.Array
     plane: jax.Array
-    on_ground: jax.Array
+    on_ground: jax.Array  # whether the reference face is the ground segment
 
 
 def leg_contacts(terrain: jax.Array, legs: Body) -> tuple[Manifold, jax.Array]:
@@ -139,21 +124,13 @@ def _separation(polygon: Polygon, body: Body, ground: GroundSegment) -> jax.Arra
 
 
 class _Axes(NamedTuple):
-    """The separations of a polygon from a segment.
+    """The separations of a polygon from a segment."""
 
-    Attributes:
-        edge: along the segment's normal.
-        face: along the normal of the polygon's best face.
-        best: the index of that face.
-        incident: the index of the face that opposes the segment most.
-        side: +1 if the polygon's centre is above the segment's line, otherwise −1.
-    """
-
-    edge: jax.Array
-    face: jax.Array
-    best: jax.Array
-    incident: jax.Array
-    side: jax.Array
+    edge: jax.Array  # along the segment's normal
+    face: jax.Array  # along the normal of the polygon's best face
+    best: jax.Array  # index of that face
+    incident: jax.Array  # index of the face that opposes the segment most
+    side: jax.Array  # +1 if the polygon's centre is above the segment's line, otherwise −1
 
 
 def _separating_axes(polygon: Polygon, x: jax.Array, y: jax.Array, rotation: Pair, ground: GroundSegment) -> _Axes:

@@ -22,35 +22,20 @@ _not_inlined_at = functools.partial(not_inlined, static_argnames=("at",))
 
 
 class ContactRows(NamedTuple):
-    """The rows of leg-segment pairs; tuples are over the two points.
+    """The rows of leg-segment pairs; tuples are over the two contact points."""
 
-    Attributes:
-        nx: the normal from the ground into the leg: x component.
-        ny: its y component.
-        tangent_arm: the change of speed along the tangent per spin of the leg.
-        normal_arm: the same along the normal.
-        tangent_mass: 1 / (J M⁻¹Jᵀ) of the tangent rows.
-        tangent_coupling: the change of speed along one tangent per impulse along the other.
-        active: which points exist.
-        both: whether both points exist, so that they are solved together.
-        k11: entry of the 2 × 2 matrix J M⁻¹Jᵀ of the normal rows.
-        k12: as `k11`.
-        k22: as `k11`.
-        scale: 1 / determinant of that matrix.
-    """
-
-    nx: jax.Array
+    nx: jax.Array  # normal from the ground into the leg
     ny: jax.Array
-    tangent_arm: Pair
-    normal_arm: Pair
-    tangent_mass: Pair
-    tangent_coupling: jax.Array
-    active: Pair
-    both: jax.Array
-    k11: jax.Array
+    tangent_arm: Pair  # change of the speed along the tangent per spin of the leg
+    normal_arm: Pair  # the same along the normal
+    tangent_mass: Pair  # 1 / (J M⁻¹Jᵀ) of the tangent rows
+    tangent_coupling: jax.Array  # change of the speed along one tangent per impulse along the other
+    active: Pair  # whether the point exists
+    both: jax.Array  # whether both points exist and are solved together
+    k11: jax.Array  # entries of the 2 × 2 matrix J M⁻¹Jᵀ of the normal rows
     k12: jax.Array
     k22: jax.Array
-    scale: jax.Array
+    scale: jax.Array  # 1 / determinant of that matrix
 
 
 @not_inlined

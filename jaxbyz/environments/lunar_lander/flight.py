@@ -76,26 +76,18 @@ def flight_velocity(
 class ReducedMass(NamedTuple):
     """Geometry and inverse mass matrix of the coordinates u = (vx, vy, ω, w0, w1).
 
-    Attributes:
-        ax: the vector a from the hull's centre of mass to the pins, turned by 90°: x component.
-        ay: its y component.
-        bx: the same vectors b_0 and b_1 of the legs: x components.
-        by: their y components.
-        hull: entry (ω, ω) of the inverse of the 3 × 3 mass matrix of (ω, w0, w1), which remains after the velocity of
-            the common centre of mass is eliminated.
-        mixed: entries (ω, w_i).
-        own: entries (w_i, w_i).
-        cross: entry (w0, w1).
+    The last four fields are the inverse of the 3 × 3 mass matrix of (ω, w0, w1) that remains after the velocity of the
+    common centre of mass is eliminated.
     """
 
-    ax: jax.Array
+    ax: jax.Array  # from the hull's centre of mass to the pins, turned by 90°
     ay: jax.Array
-    bx: Pair
+    bx: Pair  # the same for the legs
     by: Pair
-    hull: jax.Array
-    mixed: Pair
-    own: Pair
-    cross: jax.Array
+    hull: jax.Array  # entry (ω, ω)
+    mixed: Pair  # entries (ω, w_i)
+    own: Pair  # entries (w_i, w_i)
+    cross: jax.Array  # entry (w0, w1)
 
 
 @not_inlined

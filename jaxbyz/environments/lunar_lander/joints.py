@@ -51,31 +51,18 @@ def joint_arms(hull_angle: jax.Array, leg_angle: jax.Array, sign: jax.Array) -> 
 
 
 class JointRows(NamedTuple):
-    """The rows of one joint.
+    """The rows of one joint. Directions x and y are those of the pin, z is the relative angle."""
 
-    Attributes:
-        ax: the vector from the hull's centre of mass to the joint: x component.
-        ay: its y component.
-        bx: the vector from the leg's centre of mass: x component.
-        by: its y component.
-        k: entries xx, xy, xz, yy, yz of the 3 × 3 matrix J M⁻¹Jᵀ, where x and y are the pin and z is the angle.
-        inverse: entries xx, xy, xz, yy, yz, zz of its inverse.
-        pin_scale: 1 / determinant of the 2 × 2 block of the pin.
-        lower: whether the angle is at its lower limit.
-        upper: whether the angle is at its upper limit.
-        sign: `SIGN` of the leg.
-    """
-
-    ax: jax.Array
+    ax: jax.Array  # from the hull's centre of mass to the joint
     ay: jax.Array
-    bx: jax.Array
+    bx: jax.Array  # from the leg's centre of mass to the joint
     by: jax.Array
-    k: tuple[jax.Array, ...]
-    inverse: tuple[jax.Array, ...]
-    pin_scale: jax.Array
-    lower: jax.Array
-    upper: jax.Array
-    sign: jax.Array
+    k: tuple[jax.Array, ...]  # entries xx, xy, xz, yy, yz of the 3 × 3 matrix J M⁻¹Jᵀ
+    inverse: tuple[jax.Array, ...]  # entries xx, xy, xz, yy, yz, zz of its inverse
+    pin_scale: jax.Array  # 1 / determinant of the 2 × 2 block of the pin
+    lower: jax.Array  # whether the angle is at its lower limit
+    upper: jax.Array  # whether the angle is at its upper limit
+    sign: jax.Array  # `SIGN` of the leg
 
 
 @not_inlined
