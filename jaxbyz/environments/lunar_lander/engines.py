@@ -12,7 +12,7 @@ MAIN_OFFSET, SIDE_OFFSET = 4 / PIXELS_PER_METRE, 12 / PIXELS_PER_METRE
 SIDE_X, SIDE_Y = 17 / PIXELS_PER_METRE, 14 / PIXELS_PER_METRE
 
 
-def thrust(action: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def thrust(action: jax.typing.ArrayLike) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the power of the main engine, the power of the side engine, and the side engine's direction ±1.
 
     A scalar is a discrete action: 0 nothing, 1 left, 2 main, 3 right; any other does nothing. A pair a is a continuous
