@@ -1,4 +1,4 @@
-"""Run folders for tests of pictures and the report: one trained, its neighbours made from it with known numbers."""
+"""Run folders for tests of pictures and the report: one is trained, the others are copies with shifted returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon"
 
 
 def make_folders(root: Path) -> list[Path]:
-    """Three folders: RFA under AvgZero as trained, RFA under LargeNoise and Krum under AvgZero with other returns."""
+    """Make three folders: RFA under AvgZero as trained, RFA under LargeNoise and Krum under AvgZero as copies."""
     first = root / "rfa-avg-zero"
     assert main(["train", *TINY, "--attack", "avg-zero", "--seeds", "3", "--out", str(first), "--quiet"]) == 0
     noise = altered(first, root / "rfa-large-noise", 3.25, attack="large-noise")
@@ -23,7 +23,7 @@ def make_folders(root: Path) -> list[Path]:
 
 
 def altered(folder: Path, copy: Path, shift: float, **options: object) -> Path:
-    """A copy with other options and its returns shifted."""
+    """Copy a run folder, with other options in its configuration and shifted returns."""
     copy.mkdir()
     for name in ("policy.npz", "environment.json"):
         (copy / name).write_bytes((folder / name).read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -18,7 +17,6 @@ import jaxbyz as jb
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from
 from jaxbyz.experiments.presets import PRESETS
-from jaxbyz.experiments.run import run as run_config
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_run
 from jaxbyz.report.html_report import fill_template, report_data
@@ -36,7 +34,7 @@ def runs(folders):
     return load_runs(folders)
 
 
-def late_mean(folder):
+def final_mean(folder):
     """Compute the final return of each seed from metrics.npz: the mean over the last 5 % of trajectories."""
     with np.load(folder / "metrics.npz") as data:
         late = data["trajectories"] >= 0.95 * data["trajectories"][:, -1:]
@@ -128,7 +126,7 @@ def test_the_projection_keeps_distances_within_a_plane():
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_runs_stands_for_them(folders, runs):
+def test_a_folder_of_runs_is_loaded_and_labelled(folders, runs):
     assert [run.folder for run in load_runs([folders[0].parent])] == sorted(folders)
     assert len(load_runs([*folders, *folders])) == 3
     assert len(set(labels(runs))) == 3 and labels(runs)[2].endswith("aggregator=krum")
@@ -139,8 +137,8 @@ def test_a_folder_of_runs_stands_for_them(folders, runs):
 def test_the_table_of_defences_and_attacks(folders, runs):
     table = attack_table(runs)
     assert (table.defences, table.attacks) == (["decbyzpg · rfa", "decbyzpg · krum"], ["avg-zero", "large-noise"])
-    np.testing.assert_allclose(table.returns[0][0], late_mean(folders[0]))
-    assert table.returns[0][1].mean() == pytest.approx(late_mean(folders[0]).mean() + 3.25)
+    np.testing.assert_allclose(table.returns[0][0], final_mean(folders[0]))
+    assert table.returns[0][1].mean() == pytest.approx(final_mean(folders[0]).mean() + 3.25)
     assert table.returns[1][1] is None
     more = runs[0]._replace(config=replace(runs[0].config, seed=7))
     assert len(attack_table([runs[0], more]).returns[0][0]) == 6  # the same experiment with other seeds
@@ -150,14 +148,16 @@ def test_the_table_of_defences_and_attacks(folders, runs):
 
 def test_shares_over_time(runs):
     shares = shares_over_time(runs[0], intervals=2)
-    spent, rows = runs[0].metrics["trajectories"][0], runs[0].metrics["shares"].mean(axis=0)
-    half = -(-len(spent) // 2)
+    trajectories, rows = runs[0].metrics["trajectories"][0], runs[0].metrics["shares"].mean(axis=0)
+    half = -(-len(trajectories) // 2)
     np.testing.assert_allclose(shares.shares[:, 0], rows[:half].mean(axis=0))
-    assert shares.trajectories.tolist() == [spent[half - 1], spent[-1]]
+    assert shares.trajectories.tolist() == [trajectories[half - 1], trajectories[-1]]
     assert shares.byzantine.tolist() == [False] * 4 + [True]
     server = {**runs[0].metrics, "shares": runs[0].metrics["shares"].copy()}
     server["shares"][:, 1] = 0.0  # a server's small batch: nobody's message is used
-    assert shares_over_time(runs[0]._replace(metrics=server)).trajectories.tolist() == np.delete(spent, 1).tolist()
+    assert (
+        shares_over_time(runs[0]._replace(metrics=server)).trajectories.tolist() == np.delete(trajectories, 1).tolist()
+    )
 
 
 # ---- pictures ------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_the_heatmap_shows_final_returns(runs, folders):
     axes, colour_bar = plots.heatmap(runs).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["avg-zero", "large-noise"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["decbyzpg · rfa", "decbyzpg · krum"]
-    means = [late_mean(folder).mean() for folder in folders]  # the third is the second row's first column
+    means = [final_mean(folder).mean() for folder in folders]  # the third is the second row's first column
     expected = np.array([means[:2], [means[2], np.nan]])
     np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), expected)
     shown = {text.get_position(): text.get_text() for text in axes.texts}
@@ -247,7 +247,7 @@ def test_the_diameter_picture_shows_median_and_range(runs):
     assert axis_texts(axes) == (title, "iteration", METRIC_LABELS["diameter"], labels(runs[:1]))
 
 
-def test_distances_that_are_zero_have_no_logarithm(runs, tmp_path):
+def test_zero_diameters_are_not_drawn(runs, tmp_path):
     metrics = {**runs[0].metrics, "diameter": np.zeros_like(runs[0].metrics["diameter"])}
     text = plots.save(plots.diameters([runs[0]._replace(metrics=metrics)]), tmp_path / "zero.svg").read_text()
     assert "zero or not finite in every iteration" in text
@@ -270,7 +270,7 @@ def test_trust_and_agreement_show_one_run(capsys, folders, tmp_path):
 
 
 def refused(capsys, *arguments: str) -> str:
-    """Exit code 2 and one line on standard error."""
+    """Check for exit code 2 and one line on standard error; return the line."""
     capsys.readouterr()
     assert main(list(arguments)) == 2
     captured = capsys.readouterr()
@@ -322,22 +322,23 @@ def test_bad_report_options_are_refused(capsys, folders, tmp_path):
     assert "cannot be written" in message
 
 
-# ---- the page ------------------------------------------------------------------------------------------------------
+# ---- the HTML report -----------------------------------------------------------------------------------------------
 
 
 def embedded(text: str):
-    """The numbers inside a page."""
+    """Return the data inside a report."""
     (numbers,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', text, re.DOTALL)
     return json.loads(numbers)
 
 
-def test_the_page_holds_the_numbers_of_the_files(folders, tmp_path):
+def test_the_report_has_the_numbers_of_the_files(folders, tmp_path):
     out = tmp_path / "report.html"
     assert main(["report", *map(str, folders), "--out", str(out), "--animations", "0", "--width", "4"]) == 0
     data = embedded(out.read_text())
     assert data["environment"] == "CartPole-v1" and data["differing"] == ["attack", "aggregator"]
+    assert [shown["label"] for shown in data["runs"]] == labels(load_runs(folders))
     for folder, shown in zip(folders, data["runs"], strict=True):
-        final = late_mean(folder)
+        final = final_mean(folder)
         run = jb.load_run(folder)
         assert shown["seeds"] == pytest.approx(final.tolist())
         assert shown["final"] == pytest.approx({"mean": final.mean(), "std": final.std(), "worst": final.min()})
@@ -349,29 +350,27 @@ def test_the_page_holds_the_numbers_of_the_files(folders, tmp_path):
         np.testing.assert_allclose(curve["seeds"], y, rtol=1e-4)
         np.testing.assert_allclose(shown["diameters"]["spread"][2], run.metrics["diameter"].max(axis=0), rtol=1e-4)
         np.testing.assert_allclose(np.sum(shown["trust"]["shares"], axis=0), 1.0, atol=1e-3)
-        assert shown["trajectories"] == run.metrics["trajectories"].max() and shown["label"] in labels(
-            load_runs(folders)
-        )
+        assert shown["trajectories"] == run.metrics["trajectories"].max()
         assert shown["megabytes"] == pytest.approx(run.metrics["bytes_sent"].sum() / 3 / 1e6)
         assert shown["diameter"] == pytest.approx(run.metrics["diameter"][:, -1].max())
         assert shown["reached_at"] == [None, None, None] and data["levels"] == [195, 400, 450]
         assert set(shown["curves"]) < set(data["metric_labels"])
-    strata = [late_mean(folders[0]), late_mean(folders[1])]
+    strata = [final_mean(folders[0]), final_mean(folders[1])]
     assert data["table"]["attacks"] == ["avg-zero", "large-noise"] and data["table"]["cells"][1][1] is None
     assert data["table"]["cells"][0][1]["mean"] == pytest.approx(strata[1].mean())
     assert data["table"]["iqm"][0]["value"] == pytest.approx(interquartile_mean(np.concatenate(strata)))
 
 
-def test_the_page_needs_nothing_else(runs):
+def test_the_report_loads_nothing(runs):
     text = fill_template({**report_data(runs, title="</script><b>&"), "animations": [], "not_animated": 0})
     addresses = re.findall(r"""https?://[^"'\s]+""", text)
-    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a namespace, which is not fetched
     assert not re.search(r"<(link|img|script)[^>]+(src|href)=", text) and "@import" not in text
     assert "<title>&lt;/script&gt;&lt;b&gt;&amp;</title>" in text and embedded(text)["title"] == "</script><b>&"
     assert "<!--" not in text.replace("<!doctype", "")
 
 
-def test_numbers_that_are_missing_are_null(runs):
+def test_non_finite_numbers_are_null(runs):
     broken = dict(runs[0].metrics)
     broken["byzantine_weight"] = np.full_like(broken["byzantine_weight"], np.nan)
     broken["shares"] = np.full_like(broken["shares"], np.nan)
@@ -382,152 +381,3 @@ def test_numbers_that_are_missing_are_null(runs):
     assert data["runs"][0]["trust"] is None
     assert set(data["runs"][0]["curves"]["byzantine_weight"]["mean"][0]) == {None}
     json.dumps(data, allow_nan=False)
-
-
-# ---- reporters -----------------------------------------------------------------------------------------------------
-
-
-class Recorder:
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.told, self.left = [], None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *details):
-        self.left = details
-
-    def update(self, progress):
-        self.told.append(progress)
-
-
-def test_reporters_are_told_what_the_files_hold(runs, tmp_path):
-    from jaxbyz.experiments.reporters import TensorBoard, Together
-
-    recorder = Recorder()
-    config = replace(runs[0].config, trajectories=80)  # two segments
-    done = run_config(config, reporter=Together(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
-    T = done.metrics["returns"].shape[1]
-    assert len(recorder.told) == 2
-    last = recorder.told[-1]
-    assert (last.iteration, last.iterations) == (T, T) and recorder.left == (None, None, None)
-    for name, values in done.metrics.items():
-        np.testing.assert_array_equal(np.concatenate([p.metrics[name] for p in recorder.told], axis=1), values)
-    assert last.trajectories == done.metrics["trajectories"][0, -1]
-    written = scalars(tmp_path / "board")
-    spent = done.metrics["trajectories"][0].tolist()
-    steps, values = zip(*written["returns"], strict=True)
-    assert list(steps) == spent
-    np.testing.assert_allclose(values, done.metrics["returns"].mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose([v for _, v in written["seed-8/diameter"]], done.metrics["diameter"][1], rtol=1e-6)
-
-
-def scalars(folder):
-    """tag -> [(step, value)] of an event file: records of length, checksum, protobuf, checksum."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    (path,) = folder.glob("events.*")
-    raw, found, at = path.read_bytes(), {}, 0
-    while at < len(raw):
-        size = int.from_bytes(raw[at : at + 8], "little")
-        event = Event.FromString(raw[at + 12 : at + 12 + size])
-        for value in event.summary.value:
-            found.setdefault(value.tag, []).append((event.step, value.simple_value))
-        at += 16 + size
-    return found
-
-
-def test_a_failing_reporter_leaves_the_others(runs):
-    from jaxbyz.experiments.reporters import Together
-
-    class Broken(Recorder):
-        def update(self, progress):
-            raise RuntimeError("disk full")
-
-    recorder, broken = Recorder(), Broken()
-    with pytest.raises(RuntimeError, match="disk full"):
-        run_config(runs[0].config, reporter=Together(recorder, broken))
-    assert len(recorder.told) == 1 and recorder.left[0] is broken.left[0] is RuntimeError
-
-
-def test_plain_lines_say_how_it_goes(capsys):
-    from jaxbyz.cli.progress import Lines
-    from jaxbyz.experiments.reporters import Progress
-
-    lines = Lines(total=100, every=0.0)
-    with lines:
-        lines.update(Progress(20, 60, 40, 17.25, 5e3, {}))
-        lines.update(Progress(60, 60, 100, 20.0, 9e3, {}))
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("compiling (")
-    assert said[1] == "iteration 20/60  40/100 trajectories  return 17.2  0 s"  # no pace: compilation is in it
-    assert said[2].startswith("iteration 60/60  100/100 trajectories  return 20.0  ") and said[2].endswith(" 0 s left")
-    assert "steps/s" in said[2]
-
-
-def test_the_bar_says_how_it_goes(monkeypatch):
-    import io
-
-    import rich.console
-
-    from jaxbyz.cli.progress import Bar
-    from jaxbyz.experiments.reporters import Progress
-
-    screen, console = io.StringIO(), rich.console.Console
-    monkeypatch.setattr(
-        "rich.console.Console", lambda stderr: console(file=screen, force_terminal=True, width=130, height=20)
-    )
-    bar = Bar(total=100)
-    with bar:
-        bar.update(Progress(20, 60, 40, 17.25, 5e3, {}))
-        bar.update(Progress(60, 60, 100, 20.0, 9e6, {}))
-    last = screen.getvalue()
-    for part in ("compiling", "60/60 iterations", "100/100 trajectories", "M steps/s", "0:00:00 left"):
-        assert part in last, part
-
-
-# ---- doctor and completion -----------------------------------------------------------------------------------------
-
-
-def test_doctor_finds_nothing_or_says_what(capsys, monkeypatch):
-    import jax
-
-    assert main(["doctor", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["problems"] == [] and found["versions"]["jax"] == jax.__version__
-    assert found["devices"] == len(jax.devices()) and found["cores"] >= 1 and found["optional"] == {
-        "plots": True, "tensorboard": True,
-    }  # fmt: skip
-    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: os.listdir(f"{dir}/no/such/folder"))
-    assert main(["doctor"]) == 1
-    said = capsys.readouterr().out
-    assert "NVIDIA GPU" in said and "cannot be written (No such file" in said and "cores in use" in said
-
-
-def test_doctor_checks_declared_versions(monkeypatch):
-    from jaxbyz.cli import doctor
-
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["jax>=99", "nonesuch>=1", 'x>=1; extra == "docs"'])
-    wrong = doctor._versions()
-    assert len(wrong) == 2 and "is not >=99" in wrong[0] and "nonesuch is missing" in wrong[1]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_commands_options_and_names(capsys, shell):
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in ("train", "doctor", "tensorboard", "avg-zero", "krum", "CartPole-v1", "cartpole-best"):
-        assert word in script, word
-
-
-def test_bash_completes(tmp_path, capsys):
-    import subprocess
-
-    assert main(["completion", "bash"]) == 0
-    (tmp_path / "jaxbyz.bash").write_text(capsys.readouterr().out)
-    ask = ". ./jaxbyz.bash; COMP_WORDS=(jaxbyz train --attack avg); COMP_CWORD=3; _shtab_jaxbyz; echo ${COMPREPLY[@]}"
-    answer = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert answer.split() == ["avg-zero"]

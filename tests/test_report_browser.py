@@ -1,4 +1,4 @@
-"""The report in a real browser: `make test-report` (needs Chromium and the extra `browser`)."""
+"""The report in a real browser, run by `make test-report` (needs Chromium and the extra `browser`)."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ def browser():
 
 @pytest.fixture
 def opened(browser, report):
-    """open(**page options) -> the loaded page; fails afterwards if the console said anything or a request was made."""
-    said, asked = [], []
+    """Return a function that opens the report; fail afterwards if the console had messages or a request was made."""
+    messages, requests = [], []
 
     def open_page(**options):
         page = browser.new_page(**options)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(report.as_uri())
         return page
 
     yield open_page
-    assert said == []
-    assert [url for url in asked if not url.startswith(("data:", report.as_uri()))] == []
+    assert messages == []
+    assert [url for url in requests if not url.startswith(("data:", report.as_uri()))] == []
 
 
 def shown(page, selector):
-    """data-value of every match, as numbers."""
+    """Return the attribute data-value of every match as a number."""
     return [float(cell.get_attribute("data-value")) for cell in page.locator(selector).all()]
 
 
-def test_the_table_holds_the_numbers_of_the_files(opened, folders):
+def test_tables_show_the_numbers_of_the_files(opened, folders):
     page = opened()
     for index, folder in enumerate(folders):
         run = jb.load_run(folder)
@@ -100,7 +100,7 @@ def test_toggles_hide_and_show_curves(opened):
     )
 
 
-def test_hover_tells_the_values(opened, folders):
+def test_hovering_shows_values(opened, folders):
     from jaxbyz.report.statistics import smoothed
 
     page = opened()
@@ -122,7 +122,7 @@ def test_hover_tells_the_values(opened, folders):
 def test_animations_and_commands(opened, folders):
     page = opened()
     pictures = page.locator("#animations img")
-    assert pictures.count() == 4  # two runs, a policy and an agreement each
+    assert pictures.count() == 4  # an episode and an agreement of two runs
     assert all(picture.evaluate("image => image.complete && image.naturalWidth > 50") for picture in pictures.all())
     assert "1 more run" in page.locator("#not-animated").inner_text()
     page.locator("#repeat summary").nth(2).click()
@@ -132,9 +132,9 @@ def test_animations_and_commands(opened, folders):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_reads_it_in_light_and_dark(opened, scheme):
+def test_a_narrow_screen_in_light_and_dark(opened, scheme):
     page = opened(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360  # nothing sticks out
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360  # no horizontal scrolling
     background = "getComputedStyle(document.body).backgroundColor"
     first = brightness(page.evaluate(background))
     assert (first > 200) == (scheme == "light")
@@ -147,5 +147,5 @@ def test_a_phone_reads_it_in_light_and_dark(opened, scheme):
 
 
 def brightness(colour: str) -> float:
-    """Mean of rgb(r, g, b)."""
+    """Return the mean of the channels of `rgb(r, g, b)`."""
     return float(np.mean([int(part) for part in colour.strip("rgb()").split(",")]))

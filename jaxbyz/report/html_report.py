@@ -143,7 +143,7 @@ def _trust(run: RunData) -> dict[str, Any] | None:
     return {
         "trajectories": _list(trajectories),
         "shares": [_list(row, 4) for row in shares],
-        "byzantine": [bool(lies) for lies in byzantine],
+        "byzantine": byzantine.tolist(),
     }
 
 

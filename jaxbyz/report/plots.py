@@ -181,9 +181,9 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) ->
         shares, cmap="cividis", aspect="auto", vmin=0, vmax=brightest,
         extent=(0, trajectories[-1], K - 0.5, -0.5), interpolation="nearest",
     )  # fmt: skip
-    axes.set_yticks(range(K), [f"{k} Byzantine" if lies else str(k) for k, lies in enumerate(byzantine)])
-    for tick, lies in zip(axes.get_yticklabels(), byzantine, strict=True):
-        tick.set_color(BYZANTINE_COLOUR if lies else "black")
+    axes.set_yticks(range(K), [f"{k} Byzantine" if marked else str(k) for k, marked in enumerate(byzantine)])
+    for tick, marked in zip(axes.get_yticklabels(), byzantine, strict=True):
+        tick.set_color(BYZANTINE_COLOUR if marked else "black")
         tick.set_fontsize(8)
     extend = "max" if np.nanmax(shares) > brightest else "neither"
     drawing.colorbar(image, ax=axes, label=f"share in the aggregate (equal: {1 / K:.2g})", extend=extend)

@@ -244,8 +244,8 @@ function trust() {
       box.append(svgElement("title", {}, `sender ${k}${byzantine[k] ? " (Byzantine)" : ""}, ${trajectories[g]} trajectories: ${format(share)}`));
       svg.append(box);
     }));
-    byzantine.forEach((lies, k) => { if (lies) svg.append(svgElement("rect", { x: 0, y: k * cell + 1, width: 2, height: cell - 2, fill: "var(--c1)" })); });
-    const senders = byzantine.flatMap((lies, k) => (lies ? [k] : []));
+    byzantine.forEach((isByzantine, k) => { if (isByzantine) svg.append(svgElement("rect", { x: 0, y: k * cell + 1, width: 2, height: cell - 2, fill: "var(--c1)" })); });
+    const senders = byzantine.flatMap((isByzantine, k) => (isByzantine ? [k] : []));
     const mark = senders.length ? `; orange marks Byzantine senders ${senders.join(", ")}` : "";
     return [htmlElement("figure", { "data-run": i }, svg, htmlElement("figcaption", {}, `${shortLabels[i]}; brightest: ${format(brightest)}${mark}`))];
   });
