@@ -1,4 +1,4 @@
-"""The stored benchmark as a figure (growth in K and D) and as a table on the screen: benchmarks/plot_rules_speed.py."""
+"""Print the stored benchmark of the rules as a table, and draw how the time grows with K and D."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results"
 RULES = ("median", "meamed", "rfa", "krum", "nnm", "mda", "smea")
-
-
 RIVALS = ("byzfl-numpy", "byzfl-torch", "byzpy")
 
 
 def table() -> str:
-    """How many times longer the others take, median over the turns (least to most), as Markdown."""
+    """Return a Markdown table of how many times slower the others are: median over turns (minimum to maximum)."""
 
     def cell(ratio: list[float] | None) -> str:
         if ratio is None:
             return "–"
-        alone = ratio[1] == ratio[2]  # one turn was all there was time for
+        alone = ratio[1] == ratio[2]  # there was time for one turn only
         return f"{ratio[0]:g}" if alone else f"{ratio[0]:g} ({ratio[1]:g}–{ratio[2]:g})"
 
     lines = ["| rule | K | D | f | ms | byzfl NumPy | byzfl torch | byzpy |", "| --- " * 8 + "|"]
@@ -47,7 +45,7 @@ def main() -> None:
                 panel.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=name)
         panel.set_xlabel({"n": "messages K (D = 1000, f = K/5)", "D": "parameters D (K = 50, f = 10)"}[moving])
         panel.grid(True, which="major", alpha=0.3)
-    panels[0].set_ylabel("ms a call")
+    panels[0].set_ylabel("ms per call")
     panels[1].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(RESULTS.parents[1] / "docs" / "images" / "rules_growth.png", dpi=90)

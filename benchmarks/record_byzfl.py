@@ -1,9 +1,9 @@
-"""Record what byzfl makes of random float64 messages, for the parity test: run with a Python that has byzfl.
+"""Record the results of byzfl on random float64 messages, for the parity test. Run it with a Python that has byzfl.
 
     python benchmarks/record_byzfl.py tests/data/byzfl_parity.npz [--seed 0]
 
-Its CAF and SMEA take one random step of power iteration for an eigenvector and its Bucketing permutes at random, so
-they have no value to record; those rules are tested against their definitions instead.
+Its CAF, SMEA and Bucketing draw random numbers, so there is no value to record. Those rules are tested against their
+definitions instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAWS = 8
 
 
 def rules(f: int) -> dict:
-    """byzfl's rules, by our names."""
+    """Return byzfl's rules under our names."""
     return {
         "mean": byzfl.Average(),
         "median": byzfl.Median(),
@@ -47,7 +47,7 @@ def main() -> None:
         stored[f"messages_{n}"] = messages
         for name, rule in rules(f).items():
             stored[f"{name}_{n}"] = np.stack([np.asarray(rule(x.copy())) for x in messages])
-        clip = byzfl.CenteredClipping(L=2, tau=1.5)  # stateful: one after the other
+        clip = byzfl.CenteredClipping(L=2, tau=1.5)  # stateful, so the order matters
         stored[f"centered-clipping_{n}"] = np.stack([clip(x.copy()) for x in messages])
     np.savez_compressed(arguments.path, **stored)
 

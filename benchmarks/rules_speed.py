@@ -1,15 +1,14 @@
-"""Speed of the rules against byzfl (NumPy and torch) and byzpy on the same inputs, one after the other in one run.
+"""Compare the speed of the rules with byzfl (NumPy and torch) and byzpy on the same inputs.
 
     export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
     python benchmarks/rules_speed.py --rivals PYTHON [--sizes 10x1000 50x1000 …] [--out FILE]
 
-The variable gives every program large pages for large results, which NumPy asks for by itself. PYTHON is one that has
-byzfl and byzpy; it runs this file again with --serve and answers timings on request. For each rule and size the
-programs take turns: in each of TURNS, every one is warmed up and timed until REPEATS calls or BUDGET seconds (one that
-takes longer has one turn). Torch is timed with its default number of threads and with one, which is faster in company,
-and the better counts. Ours has the flags of `backend.set_flags` and runs in the thread that calls it
-(`jax_cpu_enable_async_dispatch` off). A turn's ratio compares the least of each; stored are all samples, and the
-median and the range of the ratios.
+The environment variable gives all programs large memory pages, which NumPy requests by itself. PYTHON is an interpreter
+that has byzfl and byzpy; it runs this file with --serve and returns timings on request. For each rule and size the
+programs take TURNS turns: each is warmed up and timed until REPEATS calls or BUDGET seconds; one that takes longer has
+one turn. Torch is timed with its default number of threads and with one, and the better counts. Ours has the flags
+of `jaxbyz.accelerate.setup.set_flags` and runs in the calling thread (`jax_cpu_enable_async_dispatch` off). The ratio
+of a turn compares the minima. All samples are stored, with the median and the range of the ratios.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 TURNS, REPEATS, BUDGET = 3, 60, 0.2
-SIZES = ("10x1000", "50x1000", "200x1000", "10x100000", "50x100000", "200x100000", "10x1000000", "50x1000000")
-# Exponential searches are timed with as many Byzantines as let the others end within minutes.
+SIZES = ("10x1000", "50x1000", "100x1000", "10x100000", "50x100000", "100x100000", "10x1000000", "50x1000000")
+# These are exponential elsewhere, so f is small enough for the others to finish within minutes.
 EXPONENTIAL = ("mda", "smea")
 
 
@@ -37,7 +36,7 @@ def messages(n: int, D: int) -> np.ndarray:
 
 
 def timed(call, budget: float = BUDGET) -> list[float]:
-    """Seconds of each call after one that is not counted (unless it alone takes the whole budget)."""
+    """Return the seconds of each call after a warm-up; if the warm-up takes the whole budget, return its time."""
     begin = time.perf_counter()
     call()
     first = time.perf_counter() - begin
@@ -52,7 +51,7 @@ def timed(call, budget: float = BUDGET) -> list[float]:
 
 
 def rivals(name: str, n: int, f: int) -> dict:
-    """The same rule elsewhere: program -> messages [n, D] -> callable."""
+    """Return the same rule in other programs: program -> function (messages [n, D]) -> call to be timed."""
     import byzfl
     import torch
 
@@ -65,12 +64,12 @@ def rivals(name: str, n: int, f: int) -> dict:
         "nnm": lambda: byzfl.NNM(f), "bucketing": lambda: byzfl.Bucketing(2),
         "clipping": lambda: byzfl.Clipping(2.0), "arc": lambda: byzfl.ARC(f),
     }  # fmt: skip
-    in_place = name in ("clipping", "arc")  # byzfl's overwrite their input
+    in_place = name in ("clipping", "arc")  # byzfl's versions overwrite their input
     found: dict = {}
     if name in theirs:
         rule = theirs[name]()
         found["byzfl-numpy"] = lambda x: lambda: rule(x.copy() if in_place else x)
-        if name != "centered-clipping":  # fails on a tensor
+        if name != "centered-clipping":  # byzfl's version fails on a tensor
             found["byzfl-torch"] = lambda x: (lambda t: lambda: rule(t.clone() if in_place else t))(torch.from_numpy(x))
     other = _byzpy(name, f)
     if other is not None:
@@ -103,9 +102,9 @@ def _byzpy(name: str, f: int):
 
 
 def serve() -> None:
-    """Answer lines of JSON {name, n, D, f, turn} with {program: samples or an error}, under the rivals' Python.
+    """Answer lines of JSON {name, n, D, f, turn} with {program: samples or an error}.
 
-    A program that failed, or used up its budget in the first turn, is left out of the later ones.
+    A program that failed, or that used up its budget in one turn, is left out of later turns.
     """
     import torch
 
@@ -132,7 +131,7 @@ def serve() -> None:
 
 
 def ours(name: str, n: int, D: int, f: int) -> tuple[Callable[[], object], float]:
-    """(a call, seconds to compile) of our rule; only its result is asked for, as of the others."""
+    """Return a call of our rule without its shares, which the others do not have, and the seconds to compile it."""
     import jax
     import jax.numpy as jnp
 
@@ -155,7 +154,7 @@ def ours(name: str, n: int, D: int, f: int) -> tuple[Callable[[], object], float
 
 
 def compare(turns: list[dict]) -> tuple[dict, dict]:
-    """({program: samples of each turn}, {program: [median, least, most] of the turns' ratios to ours})."""
+    """Return {program: samples of each turn} and {program: [median, minimum, maximum] of the ratios to ours}."""
     samples: dict = {}
     ratios: dict = {}
     for turn in turns:
@@ -172,11 +171,11 @@ def compare(turns: list[dict]) -> tuple[dict, dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rivals", help="a Python with byzfl and byzpy")
+    parser.add_argument("--rivals", help="a Python interpreter with byzfl and byzpy")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--sizes", nargs="*", default=SIZES)
     parser.add_argument("--rules", nargs="*")
-    parser.add_argument("--append", action="store_true", help="keep rows of other sizes and rules already in the file")
+    parser.add_argument("--append", action="store_true", help="keep the rows of other sizes and rules in the file")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results" / "rules_speed.json"))
     options = parser.parse_args()
     if options.serve:
@@ -238,7 +237,7 @@ def main() -> None:
 
 
 def as_lines(record: dict) -> str:
-    """JSON with a row of the table a line."""
+    """Format as JSON with one line per row of the table."""
     head = json.dumps(record | {"rows": []})
     return head[:-2] + "\n" + ",\n".join(map(json.dumps, record["rows"])) + "\n]}\n"
 

@@ -1,4 +1,4 @@
-"""Our rules against byzfl 0.0.11: recorded values every day, a live run of the library when its Python is named."""
+"""Our rules against byzfl 0.0.11: against recorded values, and against the library itself if its Python is named."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from jaxbyz.rules import Receiver, aggregators, pre_aggregators
 
 ROOT = Path(__file__).parent
-# Options that make a rule the one byzfl has; its Krum counts the n − f − 1 nearest others, which is our default.
+# Options with which a rule equals byzfl's. Its Krum counts the n − f − 1 nearest others, which is our default.
 OPTIONS = {
     "rfa": {"rounds": 3, "floor": 0.1, "start": "zero"},
     "clipping": {"radius": 2.0},
@@ -26,7 +26,7 @@ NAMES = [
 
 
 def ours(name: str, messages: np.ndarray, f: int) -> np.ndarray:
-    """The rule on each draw [draws, n, D] in turn, with its state carried along."""
+    """Apply the rule to each draw of `[draws, n, D]` in turn, and pass its state on."""
     entry = (aggregators if name in aggregators else pre_aggregators)[name]
     rule = entry.build(messages.shape[1], f, **OPTIONS.get(name, {}))
 
@@ -75,7 +75,7 @@ def test_recorded(name):
 def test_live(seed, tmp_path):
     python = os.environ.get("JAXBYZ_BYZFL_PYTHON")
     if not python:
-        pytest.skip("JAXBYZ_BYZFL_PYTHON names no Python with byzfl")
+        pytest.skip("JAXBYZ_BYZFL_PYTHON is not set")
     script = ROOT.parent / "benchmarks" / "record_byzfl.py"
     subprocess.run([python, script, tmp_path / "now.npz", "--seed", str(seed)], check=True)
     stored = dict(np.load(tmp_path / "now.npz"))

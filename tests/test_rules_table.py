@@ -1,4 +1,4 @@
-"""One table for everything registered: a new rule is covered by being registered."""
+"""Checks for every registered rule: a new rule is covered as soon as it is registered."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from jaxbyz.rules import Receiver, aggregators, chain, pre_aggregators
 K, D = 9, 6
 KINDS = {"aggregator": aggregators, "pre-aggregator": pre_aggregators, "agreement": agreements}
 ALL = [(kind, entry.name) for kind, registry in KINDS.items() for entry in registry if entry.name != "none"]
-# A rule that is also an agreement is one factory: its aggregator's row covers it.
+# An agreement that has the factory of an aggregator is covered by the aggregator.
 ALL = [(k, n) for k, n in ALL if k != "agreement" or KINDS[k][n].factory not in {e.factory for e in aggregators}]
 OPTIONS = {"signguard": {"fraction": 1.0}, "bucketing": {"size": 2}}
 BAD = {
@@ -37,7 +37,7 @@ def build(kind, name, agents=K, f=None):
 
 @cache
 def compiled(kind, name, agents, f):
-    """(key, messages, own index) -> Outcome, one program for all tests that use this size."""
+    """Return (key, messages, own index) -> Outcome, one program for all tests of this size."""
     rule, _ = build(kind, name, agents, f)
 
     def call(key, messages, index):
@@ -69,9 +69,9 @@ def check_shape_shares_and_one_compilation(kind, name):
 
 
 def check_shares_explain_the_result(kind, name):
-    """Where a rule is a weighted mean of messages, its shares are the weights."""
+    """If a rule is a weighted mean of messages, its shares are the weights."""
     if name in ("median", "trimmed-mean", "meamed", "bulyan", "centered-clipping", "signguard", "clipping", "arc"):
-        return  # shares are means over coordinates, or messages are shortened
+        return  # shares are means over coordinates, or messages are clipped
     x = draw(3)
     rows, shares, _ = apply(kind, name, x)
     np.testing.assert_allclose(rows, shares @ x, rtol=1e-4, atol=1e-5)
@@ -79,7 +79,7 @@ def check_shares_explain_the_result(kind, name):
 
 @table
 def test_contract(kind, name):
-    """All that one compiled program can show; one test, so that it is compiled once."""
+    """One test for everything that one compiled program can show."""
     check_shares_explain_the_result(kind, name)
     check_permutation(kind, name)
     check_equal_and_duplicate_messages(kind, name)
@@ -90,7 +90,7 @@ def test_contract(kind, name):
 
 def check_permutation(kind, name):
     if name in ("bucketing", "clipped-gossip"):
-        return  # random, or on a graph: tested by itself
+        return  # random, or on a graph: tested separately
     x, order = draw(4), np.random.default_rng(5).permutation(K)
     straight = apply(kind, name, x, index=2)
     mixed = apply(kind, name, x[order], index=int(np.argwhere(order == 2)[0, 0]))
@@ -108,13 +108,13 @@ def check_unusable_messages_are_byzantine_votes(kind, name, what):
     bad[:f] = BAD[what]
     bad[0, 1:] = x[0, 1:] if np.isnan(BAD[what]) else BAD[what]  # one entry is enough
     rows, shares, state = apply(kind, name, bad, index=K - 1)
-    if name == "mean":  # the documented exception
+    if name == "mean":  # the documented exception of the contract
         assert "overflow" in what or not np.isfinite(rows).all()
         return
     assert np.isfinite(rows).all() and np.isfinite(shares).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     centre, radius = honest.mean(axis=0), np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
-    if name in ("clipping", "arc"):  # zero stands for a message without a direction
+    if name in ("clipping", "arc"):  # zero replaces a message without a direction
         radius = max(radius, np.linalg.norm(honest, axis=1).max())
         radius = max(radius, np.linalg.norm(rows - centre, axis=1)[f:].max())
     assert np.linalg.norm(rows - centre, axis=1).max() <= radius + np.linalg.norm(centre) * (len(rows) > 1) + 1e-4
@@ -124,7 +124,7 @@ def check_unusable_messages_are_byzantine_votes(kind, name, what):
 
 @table
 def test_vmap_float64_and_gradients(kind, name):
-    """In one program: double precision, a batch, and derivatives at smooth points, ties, zeros, unusable messages."""
+    """Double precision, vmap, and derivatives at smooth points, ties, zeros and unusable messages, in one program."""
     rule, f = build(kind, name)
     plain = draw(7)
     bad = plain.copy()
@@ -145,7 +145,7 @@ def test_vmap_float64_and_gradients(kind, name):
         gradients = np.asarray(gradients)
     assert np.isfinite(gradients[:-1]).all() and np.abs(gradients[0]).max() > 0
     assert name == "mean" or np.isfinite(gradients[-1, f:]).all()
-    if name != "bucketing":  # whose key draws another permutation in the other precision
+    if name != "bucketing":  # its key draws another permutation in the other precision
         for x, row in zip(batch[:2], np.asarray(rows), strict=False):
             np.testing.assert_allclose(row, apply(kind, name, x, index=K - 1).rows, rtol=2e-4, atol=2e-5)
 
@@ -171,11 +171,11 @@ def test_one_or_two_agents_one_parameter(kind, name, agents):
         x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if agents > 1 else x
     assert x.min() - 1e-5 <= rows.min() and rows.max() <= x.max() + 1e-5
     if len(rows) == 1 and name not in ("signguard", "dnc"):
-        np.testing.assert_allclose(rows[0], x.mean(axis=0), rtol=1e-5)  # nobody lies: all of them count alike
+        np.testing.assert_allclose(rows[0], x.mean(axis=0), rtol=1e-5)  # f = 0: all messages have the same weight
 
 
 @table
-def test_too_many_byzantines_named(kind, name):
+def test_limit_and_summary(kind, name):
     entry = KINDS[kind][name]
     most = entry.most(K)
     assert 0 <= most < K and (entry.limit is None or most < entry.limit * K <= most + 1)

@@ -13,13 +13,21 @@ from jaxbyz.rules.distances import gram_matrix
 
 
 def caf(byzantine: int = 0) -> Rule:
-    """Covariance-bound-agnostic filter: c = 1; while Σc > n − 2f, find the top eigenpair (λ, v) of the c-weighted
-    covariance, then c_i ← c_i(1 − τ_i/τ_max), τ_i = ⟨v, x_i − μ_c⟩². The μ_c of least λ is the result.
+    """Return the mean of the covariance-bound-agnostic filter.
 
-    Allouah et al. 2025. Breakdown point 1/2. Cost n²·D + n⁴ at most: every pass sets one c to zero. The
-    eigenpair is exact and deterministic (ByzFL: one step of power iteration from a random vector). τ_max is taken
-    over those still counted; over all, as ByzFL has it, one far message stalls the filter for ever. An unusable message
-    begins with c = 0. Under differentiation v is held fixed.
+    Start with c = 1. While Σc > n − 2f, find the top eigenpair (λ, v) of the c-weighted covariance and set
+    `c_i ← c_i (1 − τ_i/τ_max)` with `τ_i = ⟨v, x_i − μ_c⟩²`. The result is the μ_c of least λ. Breakdown point 1/2.
+    Cost at most n²·D + n⁴, because every pass sets one c to zero.
+
+    The eigenpair is exact and deterministic, where ByzFL takes one step of power iteration from a random vector. τ_max
+    is the maximum over messages with c > 0; over all messages, as in ByzFL, one far message stalls the filter for ever.
+    An unusable message starts with c = 0. Under differentiation v is held fixed.
+
+    Args:
+        byzantine: the number of messages f that it defends against.
+
+    References:
+        Allouah et al., Towards trustworthy federated learning with untrusted participants, 2025.
     """
 
     def weights(messages: Array) -> Array:
@@ -29,7 +37,7 @@ def caf(byzantine: int = 0) -> Rule:
         gram, ok = gram_matrix(messages)
         gram = scaled(gram)
 
-        def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def filter_once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             c, best, least = carry
             share = c / jnp.maximum(jnp.sum(c), jnp.finfo(c.dtype).tiny)
             value, tau = projections(gram, share)
@@ -37,15 +45,15 @@ def caf(byzantine: int = 0) -> Rule:
             tau = jnp.where(c > 0, tau, 0.0)
             most = jnp.max(tau)
             ratio = tau / jnp.where(most > 0, most, 1.0)
-            gone = (ratio > 1.0 - 1e-6) | (most <= 0)  # the farthest, whatever the rounding; all, when all are equal
-            after = jnp.where(gone, 0.0, c * (1.0 - ratio))
+            removed = (ratio > 1.0 - 1e-6) | (most <= 0)  # the farthest, whatever the rounding; all, if all are equal
+            after = jnp.where(removed, 0.0, c * (1.0 - ratio))
             return after, jnp.where(better, share, best), jnp.where(better, value, least)
 
-        def filtered(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            return jax.lax.cond(jnp.sum(carry[0]) > n - 2 * byzantine, step, lambda same: same, carry)
+        def step(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            return jax.lax.cond(jnp.sum(carry[0]) > n - 2 * byzantine, filter_once, lambda same: same, carry)
 
         c = ok.astype(gram.dtype)
-        first = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
-        return normalised(jax.lax.fori_loop(0, n if byzantine else 0, filtered, first)[1], ok)
+        start = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
+        return normalised(jax.lax.fori_loop(0, n if byzantine else 0, step, start)[1], ok)
 
     return weighted(weights)

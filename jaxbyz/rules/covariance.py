@@ -6,58 +6,66 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxbyz.rules.base import root
+
 SQUARINGS = 15  # the matrix to the power 2^15: eigenvalues within a factor 1 − 1e-4 of the largest count as equal
 
 
 def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """u uᵀ of the largest eigenvalue of a positive semi-definite matrix, by repeated squaring; zero for a zero matrix.
+    """Return u uᵀ for the largest eigenvalue of a positive semi-definite matrix, by repeated squaring.
 
-    Deterministic, whatever the order of rows, and without LAPACK. Where the largest eigenvalue is shared, the mean of
-    the projectors on its directions. Not differentiated: the direction is held fixed.
+    It does not depend on the order of rows. If several directions share the largest eigenvalue, it is the mean of their
+    projectors; for a zero matrix it is zero. Not differentiated.
     """
     tiny = jnp.finfo(matrix.dtype).tiny
-    pure = 1.0 - 32.0 * jnp.finfo(matrix.dtype).eps  # tr(m²) = 1 for a projector of trace one on a single direction
+    # A projector m on one direction has tr(m²) = 1.
+    converged = 1.0 - 32.0 * jnp.finfo(matrix.dtype).eps
 
-    def normalised(m: Array) -> Array:
+    def normalise(m: Array) -> Array:
         return m / jnp.maximum(jnp.trace(m), tiny)
 
-    def mixed(carry: tuple[Array, Array, Array]) -> Array:
-        i, _, purity = carry
-        return (i < SQUARINGS) & (purity < pure)
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        i, _, trace = carry
+        return (i < SQUARINGS) & (trace < converged)
 
     def square(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         i, m, _ = carry
         m = jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
-        return i + 1, normalised(m), jnp.trace(m)
+        return i + 1, normalise(m), jnp.trace(m)
 
-    start = normalised(jax.lax.stop_gradient(matrix))
-    return jax.lax.while_loop(mixed, square, (jnp.int32(0), start, jnp.zeros((), matrix.dtype)))[1]
+    start = normalise(jax.lax.stop_gradient(matrix))
+    return jax.lax.while_loop(unfinished, square, (jnp.int32(0), start, jnp.zeros((), matrix.dtype)))[1]
 
 
 def scaled(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """A Gram matrix divided by its largest entry, for results that do not depend on the scale: squares of squared
-    lengths neither overflow nor vanish."""
+    """Divide a Gram matrix by its largest entry, so that squares of its entries neither overflow nor vanish."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.diagonal(gram)))
     return gram / jnp.where(largest > 0, largest, 1.0)
 
 
-def weighted_gram(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> Float[Array, "n n"]:
-    """⟨x_i − μ, x_j − μ⟩ around μ = Σ_i share_i x_i, from the Gram matrix around any other point."""
+def gram_around_mean(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> Float[Array, "n n"]:
+    """Return `⟨x_i − μ, x_j − μ⟩` around `μ = Σ_i share_i x_i`, from the Gram matrix around any other point."""
     pull = jnp.matmul(gram, share, precision=jax.lax.Precision.HIGHEST)
     return gram - pull[:, None] - pull[None, :] + jnp.dot(share, pull)
 
 
-def projections(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> tuple[Array, Array]:
-    """(λ, τ): the largest eigenvalue of the covariance Σ_i share_i (x_i − μ)(x_i − μ)ᵀ, and τ_i = ⟨v, x_i − μ⟩² [n]
-    along its direction v."""
-    about = weighted_gram(gram, share)
-    counted = share > 0
-    root = jnp.where(counted, jnp.sqrt(jnp.where(counted, share, 1.0)), 0.0)
-    spread = root[:, None] * about * root[None, :]
+def projections(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+    """Project messages on the direction v of largest spread.
+
+    Args:
+        gram: `[n, n]`, the Gram matrix of the messages around any point.
+        share: `[n]`, weights that sum to one.
+
+    Returns:
+        The largest eigenvalue λ of `Σ_i share_i (x_i − μ)(x_i − μ)ᵀ`, and `τ_i = ⟨v, x_i − μ⟩²`, `[n]`.
+    """
+    about = gram_around_mean(gram, share)
+    roots = root(share)
+    spread = roots[:, None] * about * roots[None, :]
     projector = top_projector(spread)
     value = jnp.sum(projector * spread)
     positive = value > 0
-    # Divided before it is squared: squares of squared lengths would overflow.
-    half = about * root[None, :] * jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, value, 1.0)), 0.0)
+    # Divide before squaring: squares of squared lengths would overflow.
+    half = about * roots[None, :] * jnp.where(positive, jax.lax.rsqrt(jnp.where(positive, value, 1.0)), 0.0)
     squares = jnp.sum(jnp.matmul(half, projector, precision=jax.lax.Precision.HIGHEST) * half, axis=1)
     return value, jnp.maximum(squares, 0.0)

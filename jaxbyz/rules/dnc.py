@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from jaxbyz.errors import UsageError
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, normalised, usable
@@ -13,19 +13,28 @@ from jaxbyz.rules.distances import gram_matrix
 from jaxbyz.rules.selection import lowest
 
 
-def sampled_coordinates(key: PRNGKeyArray, D: int, count: int) -> Array | None:
-    """`count` coordinates drawn with replacement, or None, meaning all, when there are no more than that."""
+def sampled_coordinates(key: PRNGKeyArray, D: int, count: int) -> Int[Array, " count"] | None:
+    """Draw `count` coordinates with replacement; None means all of them, if there are no more than that."""
     return None if count >= D else jax.random.randint(key, (count,), 0, D)
 
 
 def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, factor: float = 1.0) -> Rule:
-    """Divide and conquer: on random coordinates, drop the c·f messages with the largest squared projections on the top
-    singular vector of the centred messages; the mean of those never dropped in `rounds` draws.
+    """Return the mean of the messages that divide-and-conquer never drops.
 
-    Shejwalkar & Houmansadr 2021 (c = `factor`). No worst-case bound is known, and none holds: f messages can be far in
-    different directions, while one round looks at one. Limit 1/2. Cost rounds·(n²·min(D, coordinates) + n³). With
-    no more than `coordinates` of them all are used, and once is enough. An unusable message is always dropped; were
-    nothing left, those dropped least often stay.
+    Every round takes random coordinates and drops the c·f messages with the largest squared projections on the top
+    singular vector of the centred messages. No worst-case bound is known, and none holds: f messages can be far in
+    different directions, while one round looks at one. Limit 1/2. Cost rounds·(n²·min(D, coordinates) + n³). If there
+    are no more than `coordinates` coordinates, all are used and one round is enough. An unusable message is always
+    dropped; if no message were left, those dropped least often stay.
+
+    Args:
+        byzantine: the number of messages f that it defends against.
+        rounds: the number of random draws.
+        coordinates: the number of coordinates per draw.
+        factor: the factor c.
+
+    References:
+        Shejwalkar & Houmansadr, Manipulating the Byzantine, 2021.
     """
     if rounds < 1 or coordinates < 1:
         raise UsageError(f"dnc: rounds={rounds}, coordinates={coordinates}: both at least 1")
@@ -34,19 +43,19 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
         n, D = messages.shape
         drop = min(n - 1, int(factor * byzantine))
         ok = usable(messages)
-        votes = jax.lax.stop_gradient(jnp.where(ok[:, None], messages, 0.0))
+        safe = jax.lax.stop_gradient(jnp.where(ok[:, None], messages, 0.0))
 
         def kept(key: PRNGKeyArray) -> Array:
             picked = sampled_coordinates(key, D, coordinates)
-            gram, _ = gram_matrix(votes if picked is None else votes[:, picked])
+            gram, _ = gram_matrix(safe if picked is None else safe[:, picked])
             share = ok / jnp.maximum(jnp.sum(ok), 1).astype(gram.dtype)
             _, tau = projections(gram, share)
             return lowest(jnp.where(ok, tau, jnp.inf), n - drop) > 0
 
         draws = 1 if coordinates >= D else rounds
-        times = jnp.sum(jax.lax.map(kept, jax.random.split(key, draws)), axis=0)
-        times = jnp.where(ok, times, -1)
-        weights = normalised((times == jnp.max(times)).astype(messages.dtype), ok)
+        times_kept = jnp.sum(jax.lax.map(kept, jax.random.split(key, draws)), axis=0)
+        times_kept = jnp.where(ok, times_kept, -1)
+        weights = normalised((times_kept == jnp.max(times_kept)).astype(messages.dtype), ok)
         return Outcome(mix(weights[None], messages), weights[None], state)
 
     return Rule(apply, random=True)

@@ -1,4 +1,4 @@
-"""Minimum Diameter Averaging, exactly, without enumerating C(n, f) subsets; and its greedy cousin (appendix A.3)."""
+"""Minimum Diameter Averaging, exact without enumerating all C(n, f) subsets (the paper's appendix A.3)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,43 @@ from jaxbyz.rules.base import Rule, normalised, weighted
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.selection import neighbour_sums, ranks
 
-LEVELS_LIMIT = 8  # up to this f all 2^f sets of a level are one array; beyond it a depth-first search takes over
+LEVELS_LIMIT = 8  # up to this f, all 2^f sets of a level are one array; beyond it, a depth-first search is cheaper
+
+
+def mda(byzantine: int = 0) -> Rule:
+    """Return the mean of the (n − f)-subset of least diameter, `S* = argmin_{|S| = n−f} max_{i,j∈S} ‖x_i − x_j‖`.
+
+    The minimum is exact. Limit 1/4 as the paper's averaging agreement, breakdown point 1/2 as an aggregator. Cost
+    n²·D + 2^f·n² up to f = 8, beyond that n²·D and a search of at most 1.47^f·n²·log n, instead of C(n, f)·n².
+
+    Args:
+        byzantine: the number of messages f that are left out.
+
+    References:
+        El-Mhamdi et al., Collaborative learning in the jungle, 2021.
+    """
+
+    def weights(messages: Array) -> Array:
+        n = messages.shape[0]
+        if not 0 <= byzantine < n:
+            raise UsageError(f"mda: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+        squares = jax.lax.stop_gradient(squared_distances(messages))
+        kept = minimum_diameter_subset(squares, byzantine)
+        return normalised(kept.astype(messages.dtype), ok=jnp.isfinite(jnp.diagonal(squares)))
+
+    return weighted(weights)
 
 
 def minimum_diameter_subset(squares: Float[Array, "n n"], f: int) -> Bool[Array, " n"]:
-    """[n] bool: n − f points whose largest pairwise distance is least, from squared distances.
+    """Return n − f points whose largest pairwise distance is least.
 
-    Several subsets may have that diameter, and commonly do: when two far points are far from each other only, either
-    may go. Among equals the one with the least sum of Krum scores (squared distances to the n − f nearest) is taken, so
-    the result depends on the points and not on their order.
+    Often several subsets have that diameter: if two points are far from each other only, either may be left out. Of
+    these subsets, the one with the least sum of Krum scores (squared distances to the n − f nearest points) is taken,
+    so that the result depends on the points and not on their order.
+
+    Args:
+        squares: `[n, n]`, squared distances.
+        f: the number of points that are left out.
     """
     n = squares.shape[0]
     if f == 0:
@@ -34,16 +62,14 @@ def minimum_diameter_subset(squares: Float[Array, "n n"], f: int) -> Bool[Array,
 
 
 def _by_levels(squares: Float[Array, "n n"], score: Float[Array, " n"], f: int) -> Bool[Array, " n"]:
-    """All of at most 2^f sets, level by level, for this reason.
+    """Find the subset among at most 2^f candidates, level by level.
 
-    Let S be the current set and (a, b) its farthest pair. A subset of S with a smaller diameter cannot hold both a and
-    b, so it lies in S∖{a} or in S∖{b}. Branching on which of the two goes, f times, from S = all: the leaves are 2^f
-    sets of n − f points. Take an optimal set S*. While the current S ⊇ S* holds a farthest pair that is not inside S*,
-    one branch drops a point outside S* and still contains S*. If the farthest pair does lie inside S*, then
-    diam(S) = diam(S*), so S and every subset of it are as good as S*: whatever is dropped from here on leads to an
-    optimal leaf. Hence some leaf is optimal, and the least diameter among the leaves is the minimum. (When all
-    distances differ the second case needs |S| = n − f, so every optimal set is a leaf, and the choice among
-    equals is complete.)
+    Let S be the current set and (a, b) its farthest pair. A subset of S with a smaller diameter cannot contain both a
+    and b, so it lies in S∖{a} or in S∖{b}. Starting from all points, branch f times on which of the two to drop: the
+    leaves are 2^f sets of n − f points. One of them is optimal. To see this, take an optimal set S* and follow the
+    branches that contain it. As long as the farthest pair of S is not inside S*, one branch drops a point outside S*.
+    If the farthest pair is inside S*, then diam(S) = diam(S*), so every subset of S is as good as S*. (If all distances
+    differ, the second case implies |S| = n − f, so every optimal set is a leaf, and the choice among them is complete.)
 
     One level is one vectorised step over all sets of that level: cost Σ_l 2^l·n² = 2^f·n².
     """
@@ -54,7 +80,7 @@ def _by_levels(squares: Float[Array, "n n"], score: Float[Array, " n"], f: int) 
         a = jnp.argmax(reach, axis=1)
         b = jnp.argmax(jnp.where(kept, squares[a], -1.0), axis=1)
         drop = jnp.arange(n)[None, None] == jnp.stack([a, b], axis=1)[:, :, None]  # [sets, 2, n]
-        # All points left equal: both ends coincide, and dropping it once is right.
+        # If all points that are left are equal, a = b, and dropping it once is right.
         kept = (kept[:, None, :] & ~drop).reshape(-1, n)
     diameters = jnp.max(_reach(squares, kept), axis=1)
     totals = jnp.where(kept, score[None], 0.0).sum(axis=1)
@@ -63,14 +89,21 @@ def _by_levels(squares: Float[Array, "n n"], score: Float[Array, " n"], f: int) 
 
 
 def _reach(squares: Float[Array, "n n"], kept: Bool[Array, "sets n"]) -> Float[Array, "sets n"]:
-    """Each kept point's distance to the farthest point kept with it; −1 for points not kept."""
+    """Return each kept point's distance to the farthest point kept with it; −1 for points not kept."""
     far = jnp.max(jnp.where(kept[:, :, None], squares[None], -1.0), axis=1)
     return jnp.where(kept, far, -1.0)
 
 
 class _Search(NamedTuple):
-    """Depth-first search for a vertex cover. stack [f+2, n] and spare [f+2]: sets still to look at, with the number of
-    points each may yet lose; top: how many there are; best [n], total: the best set found, and its sum of scores."""
+    """State of the depth-first search for a vertex cover.
+
+    Attributes:
+        stack: `[f + 2, n]`, the sets that are still to be visited.
+        spare: `[f + 2]`, how many points each of them may still lose.
+        top: the number of sets on the stack.
+        best: `[n]`, the best set found.
+        total: its sum of scores.
+    """
 
     stack: Bool[Array, "depth n"]
     spare: Array
@@ -80,19 +113,19 @@ class _Search(NamedTuple):
 
 
 def _by_search(squares: Float[Array, "n n"], score: Float[Array, " n"], f: int) -> Bool[Array, " n"]:
-    """Bisection over the distances: n − f points have diameter ≤ t if and only if the graph of the pairs farther apart
-    than t has a vertex cover of at most f points. Each decision is a bounded search tree: a point with more far
-    partners than may still go must itself go; the partner of a point with one far partner may as well; otherwise branch
-    on the point with the most partners, d ≥ 2: it goes, or they all do. That is at most 1.47^f nodes (d ≥ 3;
-    cycles, d = 2, branch once), of n² each, and few of them on most data. At the least t a last search (at most 1.62^f
-    nodes) visits every cover of f points, for the choice among equals.
+    """Find the subset by bisection over its diameter t.
+
+    n − f points have diameter at most t if and only if the graph of the pairs farther apart than t has a vertex cover
+    of at most f points. Each decision is a bounded search tree (see `_cover`). It has at most 1.47^f nodes of cost n²,
+    and few on most data. At the least t a last search, of at most 1.62^f nodes, visits every cover of f points, to
+    choose among subsets of equal diameter.
     """
     n = squares.shape[0]
     upper = jnp.triu_indices(n, 1)
     candidates = jnp.sort(squares[upper])
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bounds  # some cover at candidates[high], none below candidates[low]
+        low, high = bounds  # there is a cover at candidates[high], and none below candidates[low]
         mid = (low + high) // 2
         found = jnp.isfinite(_cover(squares > candidates[mid], score, f, every=False).total)
         return jnp.where(found, low, jnp.minimum(mid + 1, high)), jnp.where(found, mid, high)
@@ -104,8 +137,18 @@ def _by_search(squares: Float[Array, "n n"], score: Float[Array, " n"], f: int) 
 
 
 def _cover(far: Bool[Array, "n n"], score: Float[Array, " n"], f: int, *, every: bool) -> _Search:
-    """The n − f points left by a cover of the graph `far`: any cover, or of all those of f points the one that leaves
-    the least total score."""
+    """Search for f points that cover all edges of a graph, and return the n − f points that they leave.
+
+    A point with more partners than points may still be dropped must be dropped. If a point has one partner, dropping
+    the partner is as good as any other choice. Otherwise branch on the point with the most partners, d ≥ 2: it is
+    dropped, or all its partners are. (If d = 2 the graph is a set of cycles, and each needs one branch only.)
+
+    Args:
+        far: `[n, n]`, the edges.
+        score: `[n]`, the scores of the points.
+        f: the number of points in the cover.
+        every: whether to visit all covers and take the one that leaves the least total score, instead of the first one.
+    """
     n = far.shape[0]
     edge = far.astype(score.dtype)
     places = jnp.arange(n)
@@ -121,7 +164,7 @@ def _cover(far: Bool[Array, "n n"], score: Float[Array, " n"], f: int, *, every:
         most = degree[hub]
         covered = edges == 0
         hopeless = edges > spare * most
-        # A cover was found: should points be left to lose (only when ties abound), those of largest score go.
+        # If the cover has fewer than f points, which needs many ties, the points of largest score are dropped too.
         kept = alive & (ranks(jnp.where(alive, score, jnp.inf)) < n - f)
         total = jnp.sum(jnp.where(kept, score, 0.0))
         better = covered & (total < now.total)
@@ -129,18 +172,18 @@ def _cover(far: Bool[Array, "n n"], score: Float[Array, " n"], f: int, *, every:
         lone = jnp.argmax(degree == 1)
         partner = jnp.argmax(far[lone] & alive)
         pendant = degree[lone] == 1
-        isolated = pendant & (degree[partner] == 1)  # a pair far from each other only: the one of larger score goes
+        isolated = pendant & (degree[partner] == 1)  # a pair far from each other only: drop the one of larger score
         loser = jnp.where(isolated & (score[lone] > score[partner]), lone, partner)
         forced = most > spare
-        alone = isolated | pendant if not every else isolated
-        goes = jnp.where(forced, hub, jnp.where(alone, loser, hub))
+        single = isolated if every else pendant
+        dropped = jnp.where(forced, hub, jnp.where(single, loser, hub))
         branches = ~(covered | hopeless)
-        both = branches & ~(forced | alone)
+        both = branches & ~(forced | single)
 
-        without = alive & (places != goes)
-        partners = alive & ~far[hub]
-        # The hub stays: its partners go. Pushed first, looked at last.
-        stack = now.stack.at[now.top - 1].set(partners)
+        without = alive & (places != dropped)
+        without_partners = alive & ~far[hub]
+        # Keeping the hub and dropping its partners is pushed first and visited last.
+        stack = now.stack.at[now.top - 1].set(without_partners)
         left = now.spare.at[now.top - 1].set(spare - most.astype(jnp.int32))
         top = now.top - 1 + both.astype(jnp.int32)
         stack = stack.at[top].set(jnp.where(branches, without, stack[top]))
@@ -155,21 +198,3 @@ def _cover(far: Bool[Array, "n n"], score: Float[Array, " n"], f: int, *, every:
         jnp.ones(n, bool), jnp.asarray(jnp.inf, score.dtype),
     )  # fmt: skip
     return jax.lax.while_loop(unfinished, visit, start)
-
-
-def mda(byzantine: int = 0) -> Rule:
-    """Mean of the (n − f)-subset S* with the least diameter max_{i,j∈S} ‖x_i − x_j‖ (El-Mhamdi et al. 2021).
-
-    Exact. Limit 1/4 as the paper's averaging agreement, breakdown point 1/2 as an aggregator; cost n²·D + 2^f·n² up
-    to f = 8, beyond it n²·D and a search of at most 1.47^f·n²·log n, instead of C(n, f)·n².
-    """
-
-    def weights(messages: Array) -> Array:
-        n = messages.shape[0]
-        if not 0 <= byzantine < n:
-            raise UsageError(f"mda: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
-        squares = jax.lax.stop_gradient(squared_distances(messages))
-        kept = minimum_diameter_subset(squares, byzantine)
-        return normalised(kept.astype(messages.dtype), jnp.isfinite(jnp.diagonal(squares)))
-
-    return weighted(weights)

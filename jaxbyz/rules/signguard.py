@@ -1,4 +1,4 @@
-"""SignGuard: filter messages by length and by the statistics of their signs (Xu et al. 2022)."""
+"""SignGuard: filter messages by length and by the statistics of their signs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from jaxbyz.rules.coordinatewise import finite_median
 from jaxbyz.rules.dnc import sampled_coordinates
 from jaxbyz.rules.selection import kth_smallest
 
-SHIFTS = 16  # steps of mean shift: a few reach a fixed point for a handful of points
+SHIFTS = 16  # steps of mean shift; a few reach a fixed point
 
 
 def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Float[Array, " n"]:
-    """[n] weights: 1 for the points of the largest cluster found by mean shift with a flat kernel.
+    """Return weights, 1 for the points of the largest cluster found by mean shift with a flat kernel.
 
-    The bandwidth is the mean over points of the distance to the ⌊n/2⌋-th nearest, as scikit-learn estimates it at its
-    quantile 0.5, which SignGuard uses. Clusters of equal size are told apart by the spread of their members, and share
-    the weight when that is equal too, as it often is for a few coordinates.
+    The bandwidth is the mean over points of the distance to the ⌊n/2⌋-th nearest point, as scikit-learn estimates it at
+    the quantile 0.5 that SignGuard uses. Of clusters of equal size, the one with the least spread is taken; if that is
+    equal too, as often for a few coordinates, they share the weight.
+
+    Args:
+        features: `[n, k]`, the points.
+        ok: `[n]`, the points that count.
     """
     n = features.shape[0]
     near = max(1, n // 2)
@@ -52,13 +56,21 @@ def largest_cluster(features: Float[Array, "n k"], ok: Bool[Array, " n"]) -> Flo
 
 
 def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) -> Rule:
-    """Mean of the messages that pass two filters, each clipped to the median length M.
+    """Return the mean of the messages that pass two filters, each clipped to the median length M.
 
-    Length: lower ≤ ‖x_i‖/M ≤ upper. Signs: the shares of positive, zero and negative entries on a random `fraction` of
-    the coordinates, clustered by mean shift; the largest cluster passes. Xu et al. 2022 (the plain variant).
-    The result is no longer than M, itself within the honest lengths: that is its only bound, so it is robust in length
-    and not translation equivariant. Breakdown point 1/2. Cost n·D. Should no message pass both, those that pass the
-    first are taken. M is held fixed under differentiation.
+    Length: lower ≤ ‖x_i‖/M ≤ upper. Signs: the fractions of positive, zero and negative entries on random coordinates
+    are clustered by mean shift, and the largest cluster passes. If no message passes both, those that pass the first
+    are taken. The only bound on the result is its length, at most M, which is within the honest lengths; it is not
+    translation equivariant. Under differentiation M is held fixed. Breakdown point 1/2. Cost n·D.
+
+    Args:
+        lower: the least length, relative to M.
+        upper: the largest length, relative to M.
+        fraction: the fraction of coordinates whose signs are counted.
+
+    References:
+        Xu et al., Byzantine-robust federated learning through collaborative malicious gradient filtering, 2022 (the
+        plain variant).
     """
     if not 0 < fraction <= 1:
         raise UsageError(f"signguard: fraction={fraction}: above 0, at most 1")
