@@ -26,7 +26,6 @@ from jaxbyz.report.runs import (
     METRIC_LABELS,
     attack_table,
     common_environment,
-    defence_name,
     labels,
     shares_over_time,
     training_command,
@@ -112,15 +111,12 @@ def _run_data(run: RunData, name: str, width: int, levels: Sequence[float]) -> d
     metrics, final = run.metrics, final_returns(run.metrics)
     return {
         "label": name,
-        "folder": run.folder.name,
-        "defence": defence_name(run.config),
         "command": training_command(run.config),
         "config": to_dict(run.config),
         "machine": run.environment,
         "final": {"mean": _number(final.mean()), "std": _number(final.std()), "worst": _number(final.min())},
         "seeds": _list(final),
         "trajectories": int(metrics["trajectories"][:, -1].max()),
-        "iterations": int(metrics["returns"].shape[1]),
         "reached_at": [_number(trajectories_to_level(metrics, level)) for level in levels],
         "diameter": _number(np.max(metrics["diameter"][:, -1])),
         "megabytes": _number(np.sum(metrics["bytes_sent"]) / len(final) / 1e6),

@@ -21,7 +21,6 @@ from jaxbyz.report.runs import (
     check_metric,
     common_environment,
     defence_name,
-    label,
     labels,
     shares_over_time,
 )
@@ -33,7 +32,7 @@ HONEST_COLOUR, BYZANTINE_COLOUR = COLOURS[0], COLOURS[1]
 BAND_OPACITY = 0.18
 
 __all__ = [
-    "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "label", "learning_curves", "save", "trust",
+    "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "learning_curves", "save", "trust",
 ]  # fmt: skip
 
 
