@@ -1,9 +1,9 @@
-"""All speed benchmarks of a CPU in turn, and one table of what they found.
+"""Run all speed benchmarks for a CPU and write one table of their results.
 
     python benchmarks/bench.py [--torch PYTHON] [--only batches run growth limits torch]
 
-Every part writes its own JSON into benchmarks/results; the table, `benchmarks/results/bench.md`, is made of what lies
-there. With `--torch`, a Python that has torch and gymnasium, the same batch is timed there too, in turn with ours.
+Every part writes a JSON file into benchmarks/results, and the table `benchmarks/results/bench.md` is made from these
+files. With `--torch`, a Python interpreter with torch and gymnasium, the same batch is also timed there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS = {
 
 
 def against_torch(python: str, rounds: int = 3) -> None:
-    """Our batch and torch's in turn, each warmed up."""
+    """Time our batch and that of torch in turns."""
     import speed
 
     from jaxbyz.experiments.files import write_json
@@ -47,7 +47,7 @@ def against_torch(python: str, rounds: int = 3) -> None:
 
 
 def rows() -> list[tuple[str, str, str]]:
-    """What was measured, what was wished for, what came out."""
+    """Return the rows of the table: quantity, target, measured value."""
 
     def read(name: str) -> dict | None:
         path = RESULTS / f"{name}.json"
@@ -56,43 +56,43 @@ def rows() -> list[tuple[str, str, str]]:
     def spread(values: list[float]) -> str:
         return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
-    found = []
+    table = []
     if data := read("speed-cpu"):
         for row in data["batches"]:
-            wish = "≥ 2.5" if row["episodes"] == "full" else "–"
+            target = "≥ 2.5" if row["episodes"] == "full" else "–"
             for key, name in (
-                ("ratio", f"plain program over ours, a large batch of {row['episodes']} episodes"),
-                ("ratio_all_cores", "… ours with its agents on all cores"),
+                ("ratio", f"speedup over the plain program, large batch of {row['episodes']} episodes"),
+                ("ratio_all_cores", "… with our agents on all cores"),
             ):
                 if r := row.get(key):
-                    found.append((name, wish, f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"))
+                    table.append((name, target, f"{r['median']:.1f} ({r['least']:.1f} to {r['most']:.1f})"))
         shares = data["iterations"]
-        for kind, wish in (("large", "≤ 0.05"), ("small", "≤ 0.25")):
+        for kind, target in (("large", "≤ 0.05"), ("small", "≤ 0.25")):
             for suffix, episodes in (("_full", "full"), ("", "fresh")):
                 share = f"{shares[f'protocol_share_{kind}{suffix}']:.2f}"
-                found.append((f"protocol's share of a {kind} iteration, {episodes} episodes", wish, share))
+                table.append((f"share of the protocol in a {kind} iteration, {episodes} episodes", target, share))
     if data := read("whole_run"):
-        for name, wish, text in (
-            ("plain_over_one_device", "≥ 3", "plain program over ours, a run to 8000, each on one device"),
-            ("plain_over_ours", "≥ 3", "… ours with its agents on all cores, as the command line has it"),
-            ("ten_seeds_over_one_on_one_device", "≤ 6", "ten seeds on all cores over one on one core"),
-            ("ten_seeds_over_one", "–", "… over one on all cores"),
+        for name, target, text in (
+            ("plain_over_one_device", "≥ 3", "speedup over the plain program, run to 8000 trajectories, one device"),
+            ("plain_over_ours", "≥ 3", "… with our agents on all cores, as the command line runs it"),
+            ("ten_seeds_over_one_on_one_device", "≤ 6", "time of ten seeds on all cores / one seed on one core"),
+            ("ten_seeds_over_one", "–", "… / one seed on all cores"),
         ):
-            found.append((text, wish, spread(data["ratios"][name])))
+            table.append((text, target, spread(data["ratios"][name])))
     if data := read("torch"):
         for kind, name in (("sync", "SyncVectorEnv"), ("native", "gymnasium's own NumPy CartPole")):
-            found.append((f"torch and {name} over ours", "≥ 100", spread([r["ratio"] for r in data[kind]])))
+            table.append((f"speedup over torch with {name}", "≥ 100", spread([r["ratio"] for r in data[kind]])))
     if data := read("growth"):
         for name in ("agents", "parameters", "seeds"):
             e = data[name]["exponents"]
-            found.append((f"growth with {name}: time, memory", "–", f"n^{e['time']:.2f}, n^{e['memory']:.2f}"))
+            table.append((f"growth with {name}: time, memory", "–", f"n^{e['time']:.2f}, n^{e['memory']:.2f}"))
         largest = data["agents"]["rows"][-1]
-        found.append((f"memory at K = {largest['size']}", "≤ 24 GiB", f"{largest['bytes'] / 2**30:.2f} GiB"))
+        table.append((f"memory at K = {largest['size']}", "≤ 24 GiB", f"{largest['bytes'] / 2**30:.2f} GiB"))
     if data := read("limits"):
-        found.append(("share of the matrix-product limit, one core", "–", f"{data['share_of_matrix_limit']:.2f}"))
-        found.append(("share of the copy limit", "–", f"{data['share_of_copy_limit']:.2f}"))
-        found.append(("share of the floor with tanh and random bits", "–", f"{data['share_of_floor']:.2f}"))
-    return found
+        table.append(("share of the matrix-product limit, one core", "–", f"{data['share_of_matrix_limit']:.2f}"))
+        table.append(("share of the copy limit", "–", f"{data['share_of_copy_limit']:.2f}"))
+        table.append(("share of the floor with tanh and random bits", "–", f"{data['share_of_floor']:.2f}"))
+    return table
 
 
 def main() -> None:
@@ -105,7 +105,7 @@ def main() -> None:
             subprocess.run([sys.executable, str(FOLDER / command[0]), *command[1:]], check=True)
     if "torch" in given.only and given.torch:
         against_torch(given.torch)
-    lines = ["| measured | wished | found |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows())]
+    lines = ["| quantity | target | measured |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows())]
     text = "\n".join(lines) + "\n"
     (RESULTS / "bench.md").write_text(text)
     print(text)

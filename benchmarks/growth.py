@@ -1,10 +1,10 @@
-"""How time and memory of an iteration grow with agents, parameters and seeds.
+"""Measure how time and memory of an iteration grow with the numbers of agents, parameters and seeds.
 
     python benchmarks/growth.py [--out benchmarks/results/growth.json] [--picture docs/images/growth.png]
 
-Agents (RFA and GDA, four rounds) and parameters (13 agents, RFA and MDA) are varied with episodes of one step, so that
-the protocol is all there is; seeds with CartPole's small batch of fresh policies. Memory is what the compiled program
-asks for besides its arguments. Exponents are fitted to the upper half of each range.
+Agents (RFA and four rounds of GDA) and parameters (13 agents, RFA and MDA) are varied with episodes of one step, so
+that only the protocol is measured; seeds are varied with small batches of fresh CartPole policies. Memory is what the
+compiled program allocates besides its arguments. Exponents are fitted to the upper half of each range.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.sampling.page import Page
 
 AGENTS = (5, 13, 50, 200, 1000)
-WIDTHS = (4, 16, 64, 256, 1000)  # two hidden layers of so many units: 42 to 1 million parameters
+WIDTHS = (4, 16, 64, 256, 1000)  # of two hidden layers: 42 to 1 million parameters
 SEEDS = (1, 10, 100, 1000)
 
 
 def protocol(agents: int, hidden: tuple[int, int], agreement: str) -> Algorithm:
-    """DecByzPG whose episodes last one step."""
+    """Build DecByzPG with episodes of one step."""
     environment = jb.make_environment("CartPole-v1")
     f = 0 if agents < 13 else agents // 13
     return decbyzpg(

@@ -1,14 +1,16 @@
-"""The plain program: what one writes first. A vmapped fixed-horizon scan over agents and episodes, then one grad.
+"""The program that one would write first: a vmapped scan over a fixed horizon, then one gradient.
 
-It is the baseline of the benchmarks and the oracle of the fast program in the tests: no chunks, no early stop, lanes
-before features, flax's own dense layers, one key a step. Same estimate, other floating-point order.
+It is the baseline of the benchmarks and an oracle of the tests: no chunks, no early stop, lanes before features, dense
+layers of flax, one key per step. It computes the same estimate with another order of floating-point operations.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import gymnax
 import jax
@@ -20,7 +22,7 @@ from jaxbyz.sampling.page import Page, Sampled, Sampler
 
 
 class Network(nn.Module):
-    """The paper's network as flax's tutorial writes it."""
+    """The network of the paper, written as in the tutorial of flax."""
 
     hidden: Sequence[int]
     outputs: int
@@ -33,7 +35,7 @@ class Network(nn.Module):
 
 
 def make(env_name: str = "CartPole-v1", hidden: Sequence[int] = (16, 16), horizon: int = 500, **params: Any) -> dict:
-    """init(key), rollout(tree, key), estimate(tree, episode) for one agent and one episode."""
+    """Return `init(key)`, `rollout(tree, key)` of one episode and `estimate(tree, episodes)` of one agent."""
     env, env_params = gymnax.make(env_name)
     env_params = env_params.replace(**params)
     network = Network(hidden, env.num_actions)
@@ -75,7 +77,7 @@ def make(env_name: str = "CartPole-v1", hidden: Sequence[int] = (16, 16), horizo
 
 @functools.cache
 def large_batch(agents: int, episodes: int, horizon: int, params: tuple[tuple[str, float], ...]) -> Callable[[], Any]:
-    """Rollout plus gradient of a large batch, as a program to run; params: fields of the environment's parameters."""
+    """Return a program for the rollout and gradient of a large batch; `params` are parameters of the environment."""
     program = make(horizon=horizon, **dict(params))
     keys = jax.random.split(jax.random.key(0), agents)
     trees = jax.vmap(program["init"])(keys)
@@ -88,7 +90,7 @@ def large_batch(agents: int, episodes: int, horizon: int, params: tuple[tuple[st
 
 
 def run_large_batch(*arguments: Any) -> None:
-    """One run of it to its end."""
+    """Run `large_batch` once and wait for its result."""
     jax.block_until_ready(large_batch(*arguments)())
 
 
@@ -100,7 +102,7 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
     network = Network((16, 16), 2)
 
     def unravel(theta: Array) -> Any:
-        """The policy's vector as flax's own dense layers have it: kernels [in, out]."""
+        """Convert the parameter vector to dense layers of flax, with kernels [in, out]."""
         layers = policy.unravel(theta)["params"]
         dense = {
             name.replace("Layer", "Dense"): {"kernel": layer["kernel"].T, "bias": layer["bias"]}
@@ -152,3 +154,8 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
         return jax.lax.cond(coin, lambda: large(theta, keys, mask), lambda: small(*args))
 
     return Sampler(large, small, either)
+
+
+def replaced_sampler(replacement: Callable[..., Sampler]) -> Any:
+    """Let DecByzPG and its naive version be built with another sampler, within a `with` statement."""
+    return mock.patch.object(importlib.import_module("jaxbyz.algorithms.decbyzpg"), "sampler", replacement)

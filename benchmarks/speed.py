@@ -1,11 +1,11 @@
-"""Speed of an iteration against the plain program, of a sweep against one seed, of the protocol against the sampling.
+"""Measure the speed of an iteration and of its parts, in comparison with the plain program of `plain.py`.
 
     python benchmarks/speed.py --out benchmarks/results/speed-cpu.json
     python benchmarks/speed.py --seeds 1 10 100 400 --agents 13 100 1000 10000 --out benchmarks/results/speed-gpu.json
 
-Everything is compiled and warmed up first; alternatives take turns within one run, so that a noisy machine hits all of
-them alike. On a CPU the plain program has a process of its own, with XLA's default flags. The file holds every sample;
-look at the ratios.
+Everything is compiled and run once before it is timed. The alternatives take turns, so that noise of the machine
+affects all of them. On a CPU, the plain program runs in a separate process with the default flags of XLA. The file
+contains every sample; the ratios are more reliable than the times.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from elsewhere import prepare, with_default_flags
+from default_flags import prepare, with_default_flags
 
-prepare()  # before anything below starts JAX: every core is a device
+prepare()  # before JAX starts, so that every core becomes a device
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -30,30 +30,29 @@ import plain  # noqa: E402
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
-from jaxbyz import algorithms  # noqa: E402
 from jaxbyz.accelerate.batching import repeat_last  # noqa: E402
-from jaxbyz.accelerate.platform import kernels_run, on_cpu  # noqa: E402
+from jaxbyz.accelerate.platform import kernels_run, on_cpu, trace_for  # noqa: E402
 from jaxbyz.experiments import building  # noqa: E402
 from jaxbyz.experiments.files import write_json  # noqa: E402
 from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402
 from jaxbyz.protocol.placement import Places  # noqa: E402
-from jaxbyz.sampling import estimators, page, rollout  # noqa: E402
+from jaxbyz.sampling import page  # noqa: E402
 from jaxbyz.sampling.estimators import estimate  # noqa: E402
 from jaxbyz.sampling.rollout import collect  # noqa: E402
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh  # noqa: E402
 
 AGENTS, EPISODES, HORIZON = 13, 50, 500
-ENDLESS = {"x_threshold": 1e9, "theta_threshold_radians": 1e9}  # every episode lasts the whole horizon
+ENDLESS = {"x_threshold": 1e9, "theta_threshold_radians": 1e9}  # every episode lasts until the horizon
 
 
 def warm(programs: Iterable[Callable[[], Any]]) -> None:
-    """Compile them, side by side, and run each once."""
+    """Compile programs in parallel and run each once."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda program: jax.block_until_ready(program()), programs))
 
 
 def samples(rounds: int, **programs: Callable[[], Any]) -> dict[str, list[float]]:
-    """Seconds of each program, taken in turns."""
+    """Time programs in turns and return the seconds of every round."""
     taken: dict[str, list[float]] = {name: [] for name in programs}
     warm(programs.values())
     for _ in range(rounds):
@@ -65,15 +64,15 @@ def samples(rounds: int, **programs: Callable[[], Any]) -> dict[str, list[float]
 
 
 def ratio(taken: dict[str, list[float]], slow: str, fast: str) -> dict[str, float]:
-    """Median ratio and the spread of it over rounds."""
+    """Return the median, least and greatest ratio over the rounds."""
     ratios = sorted(a / b for a, b in zip(taken[slow], taken[fast], strict=True))
     return {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
 
 
-def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
-    """Rollout plus gradient of a large batch for `lanes` agents: the plain program and ours."""
+def batch_programs(agents: int, endless: bool) -> dict[str, Callable[[], Any]]:
+    """Return programs for the rollout and gradient of a large batch: the plain one and ours."""
     params = ENDLESS if endless else {}
-    keys = jax.random.split(jax.random.key(0), lanes)
+    keys = jax.random.split(jax.random.key(0), agents)
     environment = jb.make_environment("CartPole-v1", **params)
     policy = jb.mlp_policy(environment)
     estimator = jb.Estimator(gamma=0.999, horizon=HORIZON)
@@ -86,21 +85,20 @@ def batch_programs(lanes: int, endless: bool) -> dict[str, Callable[[], Any]]:
         return collect(environment, policy, theta, keys, EPISODES, HORIZON)
 
     programs: dict[str, Callable] = {"ours": jax.jit(ours), "rollout": jax.jit(episodes)}
-    if kernels_run():  # the same by XLA's kernels alone
-        none = [mock.patch.object(module, "kernels_run", lambda: False) for module in (rollout, estimators)]
-        with none[0], none[1]:
+    if kernels_run():
+        with trace_for("gpu"):
             programs["without_kernels"] = jax.jit(lambda *args: ours(*args)).lower(theta, keys).compile()
     timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
     if on_cpu() and len(jax.devices()) > 1:
         timed["all_cores"] = on_all_cores(ours, theta, keys)
-    plainly = (lanes, EPISODES, HORIZON, tuple(params.items()))
+    arguments = (agents, EPISODES, HORIZON, tuple(params.items()))
     if on_cpu():
-        return {"plain": lambda: with_default_flags().submit(plain.run_large_batch, *plainly).result(), **timed}
-    return {"plain": lambda: plain.large_batch(*plainly)(), **timed}
+        return {"plain": lambda: with_default_flags().submit(plain.run_large_batch, *arguments).result(), **timed}
+    return {"plain": lambda: plain.large_batch(*arguments)(), **timed}
 
 
 def on_all_cores(program: Callable, theta: jax.Array, keys: jax.Array) -> Callable[[], Any]:
-    """The program with its agents spread over the devices, as a run of the command line has them."""
+    """Spread the agents over all devices, as the command line does."""
     places = Places(len(theta), choose_shape(None, 1, len(theta)).agents)
     mesh, spec = make_mesh(Shape(1, places.devices)), PartitionSpec("agents")
     everyone = repeat_last(len(theta), places.per_device * places.devices)
@@ -110,7 +108,7 @@ def on_all_cores(program: Callable, theta: jax.Array, keys: jax.Array) -> Callab
 
 
 def batches(rounds: int, seeds: list[int]) -> list[dict[str, Any]]:
-    """Full-length and fresh (early, short) episodes, for growing numbers of seeds side by side."""
+    """Measure full episodes and the short ones of fresh policies, for several numbers of seeds."""
     rows = []
     made = {(count, full): batch_programs(AGENTS * count, full) for count in seeds for full in (True, False)}
     warm(program for programs in made.values() for program in programs.values())
@@ -136,11 +134,11 @@ def iteration(
     sampler: Callable = page.sampler,
     **options: Any,
 ) -> Callable[[], Any]:
-    """One whole iteration of so many seeds."""
+    """Return a program for one iteration of an algorithm with several seeds."""
     settings = jb.resolve(agents=agents, byzantine=byzantine, attack="avg-zero", **options)
     params = ENDLESS if endless else {}
     environment = mock.patch.object(building, "make_environment", lambda name: jb.make_environment(name, **params))
-    with environment, mock.patch.object(algorithms, "sampler", sampler):
+    with environment, plain.replaced_sampler(sampler):
         algorithm = jb.build(settings)
     states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
     step = jax.jit(jax.vmap(algorithm.step, in_axes=(0, None)))
@@ -148,8 +146,8 @@ def iteration(
     return lambda: step(states, jnp.bool_(coin))[0].parameters
 
 
-def instant(_: Any, policy: jb.Policy, *__: Any, **___: Any) -> page.Sampler:
-    """Estimates from nowhere, so that all else an iteration does can be timed."""
+def random_estimates(_: Any, policy: jb.Policy, *__: Any, **___: Any) -> page.Sampler:
+    """Return random estimates without sampling, so that the rest of an iteration can be timed."""
 
     def large(parameters: jax.Array, keys: jax.Array, mask: jax.Array) -> page.Sampled:
         estimates = jax.vmap(lambda key: jax.random.normal(key, (policy.size,)))(keys)
@@ -158,8 +156,8 @@ def instant(_: Any, policy: jb.Policy, *__: Any, **___: Any) -> page.Sampler:
     return page.Sampler(large, lambda p, _, __, *rest: large(p, *rest), lambda _, p, __, ___, *rest: large(p, *rest))
 
 
-def crowds(rounds: int, agents: list[int]) -> list[dict[str, Any]]:
-    """A large iteration of full episodes for growing numbers of agents, GDA among all of them, and its naive twin."""
+def many_agents(rounds: int, agents: list[int]) -> list[dict[str, Any]]:
+    """Measure iterations with many agents that agree with GDA, and with the naive version."""
     rows = []
     for count in agents:
         options = {"endless": True, "agents": count, "byzantine": (count - 1) // 5}
@@ -176,9 +174,9 @@ def crowds(rounds: int, agents: list[int]) -> list[dict[str, Any]]:
 
 
 def iterations(rounds: int) -> dict[str, Any]:
-    """One whole iteration by coin, fresh and full episodes, and the protocol's share of it; 10 seeds against one.
+    """Measure large and small iterations, the share of the protocol in them, and 10 seeds against one.
 
-    Without sampling, DecByzPG and its twin that averages differ by aggregation and agreement alone.
+    Without sampling, DecByzPG and its naive version differ only in aggregation and agreement.
     """
     taken = samples(
         rounds,
@@ -188,8 +186,8 @@ def iterations(rounds: int) -> dict[str, Any]:
         small_full=iteration(1, False, endless=True),
         large_ten=iteration(10, True),
         small_ten=iteration(10, False),
-        unsampled=iteration(1, True, sampler=instant),
-        unsampled_naive=iteration(1, True, sampler=instant, algorithm="dec-page-pg"),
+        unsampled=iteration(1, True, sampler=random_estimates),
+        unsampled_naive=iteration(1, True, sampler=random_estimates, algorithm="dec-page-pg"),
     )
     median = {name: statistics.median(values) for name, values in taken.items()}
     kinds = ("large", "small", "large_full", "small_full")
@@ -209,8 +207,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--agents", type=int, nargs="+", default=[], help="also measure so many agents with GDA")
-    parser.add_argument("--no-iterations", action="store_true", help="batches and crowds only")
+    parser.add_argument(
+        "--agents", type=int, nargs="+", default=[], help="also measure these numbers of agents with GDA"
+    )
+    parser.add_argument("--no-iterations", action="store_true", help="do not measure whole iterations")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,7 @@ def main() -> None:
     report["batches"] = batches(arguments.rounds, arguments.seeds)
     write_json(arguments.out, report)
     if arguments.agents:
-        report["crowds"] = crowds(arguments.rounds, arguments.agents)
+        report["crowds"] = many_agents(arguments.rounds, arguments.agents)
         write_json(arguments.out, report)
     if not arguments.no_iterations:
         report["iterations"] = iterations(arguments.rounds)

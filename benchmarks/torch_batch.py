@@ -1,12 +1,12 @@
-"""The batch of `speed.py` with gymnasium's vector environments, a PyTorch policy and its autograd, written well.
+"""Time the batch of `speed.py` with vector environments of gymnasium and batched networks of PyTorch.
 
     python benchmarks/torch_batch.py native|sync ROUNDS     (a Python with torch and gymnasium)
 
-13 agents by 50 episodes of exactly 500 steps of CartPole, actions drawn from each agent's own network (16, 16, tanh),
-then the GPOMDP gradient of every agent. All 650 environments are one vector environment; the 13 networks are batched
-matrix products; nothing is recorded by autograd while sampling, and one backward pass takes all gradients. `native` is
-gymnasium's CartPole in NumPy over all lanes, `sync` its `SyncVectorEnv` of single environments, which is what most
-environments have. Prints the seconds of every round and the number of threads, as JSON.
+13 agents with 50 episodes of exactly 500 steps of CartPole each; actions are drawn from each agent's own network (16,
+16, tanh), then the GPOMDP gradient of every agent is computed. All 650 environments are one vector environment, the 13
+networks are batched matrix products, autograd records nothing while sampling, and one backward pass computes all
+gradients. `native` is gymnasium's NumPy version of CartPole over all lanes, `sync` its `SyncVectorEnv` of single
+environments, which works for all environments. Prints the seconds of every round and the number of threads as JSON.
 """
 
 import itertools
@@ -23,7 +23,7 @@ LANES = AGENTS * EPISODES
 
 
 def environments(kind):
-    """Endless episodes, as in `speed.py`: the thresholds are out of reach."""
+    """Make endless episodes, as in `speed.py`: the thresholds cannot be reached."""
     if kind == "native":
         vector = gymnasium.make_vec("CartPole-v1", num_envs=LANES, vectorization_mode="vector_entry_point")
         inner = [vector.unwrapped]

@@ -1,12 +1,12 @@
-"""A whole run of DecByzPG from the first policy to 8000 trajectories: our sampling against the plain program's.
+"""Time a whole run of DecByzPG up to 8000 trajectories with our sampling and with that of `plain.py`.
 
     python benchmarks/whole_run.py [--trajectories 8000] [--rounds 2] [--out benchmarks/results/whole_run.json]
 
-CartPole, 13 agents, nobody lies, preset `cartpole`. The runs differ in how episodes are collected and gradients taken
-(`jaxbyz.sampling.page.sampler` or `plain.sampler`); ours once on one device, as the plain program, and once with its
-agents on all cores, as the command line runs it. The plain program has a process of its own, with XLA's default flags.
-All are compiled before the clock starts. The returns are kept beside the times: they learn the same, in distribution.
-Also ten seeds on all cores against one on one core and on all.
+CartPole with 13 honest agents and the preset `cartpole`. The runs differ only in how episodes are sampled and gradients
+are computed (`jaxbyz.sampling.page.sampler` or `plain.sampler`). Ours is timed on one device, as the plain program, and
+with its agents on all cores, as the command line runs it. The plain program runs in a separate process with the default
+flags of XLA. Everything is compiled before it is timed. The file also contains the returns, which are equal in
+distribution, and the times of ten seeds on all cores against one seed on one core and on all cores.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import argparse
 import contextlib
 import time
 from pathlib import Path
-from unittest import mock
 
-from elsewhere import prepare, with_default_flags
+from default_flags import prepare, with_default_flags
 
-prepare()  # before anything below starts JAX: every core is a device
+prepare()  # before JAX starts, so that every core becomes a device
 
 import numpy as np  # noqa: E402
 import plain  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
-from jaxbyz import algorithms  # noqa: E402
 from jaxbyz.experiments import plan  # noqa: E402
 from jaxbyz.experiments.files import write_json  # noqa: E402
 from jaxbyz.experiments.run import run  # noqa: E402
@@ -35,9 +33,9 @@ ONE_DEVICE = "seeds=1"
 
 
 def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) -> dict:
-    """Seconds and returns of a run whose programs have all been compiled by one like it."""
+    """Return the seconds and the returns of a run, after an equal run has compiled its programs."""
     plan._build_once.cache_clear()
-    patch = mock.patch.object(algorithms, "sampler", sampler) if sampler else contextlib.nullcontext()
+    patch = plain.replaced_sampler(sampler) if sampler else contextlib.nullcontext()
     with patch:
         config = jb.resolve("cartpole", agents=13, seeds=seeds, trajectories=trajectories)
         run(config, mesh=mesh)
@@ -57,7 +55,7 @@ def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=8000)
-    parser.add_argument("--rounds", type=int, default=2, help="of everything, in turns")
+    parser.add_argument("--rounds", type=int, default=2, help="how often everything is repeated, in turns")
     parser.add_argument("--sweep", type=int, default=1600, help="trajectories of the runs with 1 and 10 seeds")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/whole_run.json"))
     given = parser.parse_args()
