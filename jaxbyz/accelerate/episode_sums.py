@@ -19,8 +19,9 @@ from jaxbyz.accelerate.kernels import sum_in_kernel
 from jaxbyz.accelerate.living_strips import living_strips
 from jaxbyz.accelerate.platform import kernels_run, on_cpu, plain
 
-# With more parameters per agent than this, a step of the network costs a CPU much more than fetching its numbers.
-STRIPS_PARAMETERS = 1024
+# With more parameters per agent, a step of the network costs a CPU much more than fetching its numbers. With fewer
+# episodes per agent, most of a block of strips would be empty.
+STRIPS_PARAMETERS, STRIPS_EPISODES = 1024, 16
 
 
 def sum_over_steps(
@@ -50,7 +51,7 @@ def sum_over_steps(
         if result is not None:
             return result
     start = _zeros(function, trees, steps)
-    if not _strips_pay(trees):
+    if not _strips_pay(trees, alive.shape[3]):
 
         def add_chunk(c: Array, total: Any) -> Any:
             return jax.tree.map(jnp.add, total, jax.vmap(function)(trees, _chunk(steps, c)))
@@ -84,7 +85,7 @@ def map_over_steps(
         values = jax.vmap(function)(trees, jax.tree.map(_all_steps, steps)).reshape(A, n, C, M)
         return jnp.where(alive, jnp.moveaxis(values, 1, 0), 0.0)
     start = jnp.zeros(alive.shape, _zeros(function, trees, steps).dtype)
-    if not _strips_pay(trees):
+    if not _strips_pay(trees, M):
 
         def map_chunk(c: Array, values: Array) -> Array:
             part = jax.vmap(function)(trees, _chunk(steps, c)).reshape(A, C, M)
@@ -143,9 +144,10 @@ def _zeros(function: Callable[[Any, Any], Any], trees: Any, steps: Any) -> Any:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-def _strips_pay(trees: Any) -> bool:
+def _strips_pay(trees: Any, episodes: int) -> bool:
     """Whether a CPU should loop over living strips instead of chunks."""
-    return on_cpu() and sum(leaf[0].size for leaf in jax.tree.leaves(trees)) > STRIPS_PARAMETERS
+    parameters = sum(leaf[0].size for leaf in jax.tree.leaves(trees))
+    return on_cpu() and parameters > STRIPS_PARAMETERS and episodes >= STRIPS_EPISODES
 
 
 def _chunk(steps: Any, c: Array) -> Any:

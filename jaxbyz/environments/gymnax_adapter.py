@@ -77,7 +77,6 @@ class Environment(NamedTuple):
         reset: `key -> (observation [O], state)`.
         step: `(key, state, action) -> Step`.
         limit: the environment's own time limit in steps, or None.
-        costly: whether a step of many lanes costs far more than gathering some of them.
         raw: the gymnax environment, for rendering.
         params: its parameters.
     """
@@ -88,7 +87,6 @@ class Environment(NamedTuple):
     reset: Callable[[PRNGKeyArray], tuple[Array, Any]]
     step: Callable[[PRNGKeyArray, Any, Array], Step]
     limit: int | None = None
-    costly: bool = False
     raw: Any = None
     params: Any = None
 
@@ -171,9 +169,7 @@ def adapt(raw: Any, params: Any) -> Environment:
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)
 
     limit = getattr(params, "max_steps_in_episode", None)
-    return Environment(
-        raw.name, size, actions, reset, with_fast_trigonometry(step), limit, getattr(raw, "costly", False), raw, params
-    )
+    return Environment(raw.name, size, actions, reset, with_fast_trigonometry(step), limit, raw, params)
 
 
 def _action_space(raw: Any, params: Any) -> ActionSpace:

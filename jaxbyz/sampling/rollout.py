@@ -141,7 +141,7 @@ def collect(
     byzantine = jnp.zeros(A, bool) if mask is None else mask
     agents = _Agent(jax.vmap(policy.unravel)(parameters), byzantine, streams[:, M:].reshape(A, 3, n))
 
-    simulation = Simulation(partial(_draw, plan), partial(_step, plan), plan.chunk_size, n, environment.costly)
+    simulation = Simulation(partial(_draw, plan), partial(_step, plan), plan.chunk_size, n)
     end = run_episodes(simulation, agents, lanes)
     return Episodes(**end.record._asdict(), terminated=end.lanes.terminated, chunks=end.chunk)
 

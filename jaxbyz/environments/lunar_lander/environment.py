@@ -221,7 +221,6 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
     """The lander with four discrete actions: nothing, left engine, main engine, right engine."""
 
     continuous = False
-    costly = True
 
     @property
     def default_params(self) -> EnvParams:
