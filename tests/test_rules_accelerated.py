@@ -7,7 +7,6 @@ import pytest
 
 import jaxbyz as jb
 from jaxbyz.accelerate import gram, sorting_networks
-from jaxbyz.accelerate.eigenvalues import largest_eigenvalues, largest_eigenvalues_plain
 from jaxbyz.accelerate.gram import pairwise_products, pairwise_products_plain
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.accelerate.sorting_networks import (
@@ -110,13 +109,6 @@ def test_products_in_tiles(platform, bad, monkeypatch):
     with trace_for(platform):
         slope = jax.jit(jax.grad(lambda x: jnp.where(jnp.isfinite(p := pairwise_products(x, centre)), p, 0.0).sum()))(x)
     assert np.isfinite(np.delete(slope, 1, axis=0)).all()
-
-
-@platforms
-def test_largest_eigenvalues(platform):
-    x = draw(4, 6)
-    matrices = np.stack([x.T @ x, np.zeros((6, 6), np.float32)])
-    check(platform, largest_eigenvalues, largest_eigenvalues_plain, matrices, atol=1e-4)
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "meamed", "krum", "rfa", "nnm+mean", "bucketing+rfa"])

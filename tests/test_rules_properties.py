@@ -238,7 +238,6 @@ def test_bulyan_follows_its_definition():
 
 @pytest.mark.parametrize("rule", ["rfa", "rfa:start=zero", "trimmed-mean", "centered-clipping"])
 def test_gradients_agree_with_finite_differences(rule):
-    """20 messages are more than those for which RFA uses the Gram matrix."""
     with jax.enable_x64(True):
         x = jnp.asarray(np.random.default_rng(7).normal(size=(20, 9)))
         aim = jnp.asarray(np.random.default_rng(8).normal(size=9))
@@ -301,7 +300,7 @@ def test_smea_does_not_depend_on_the_scale():
             np.testing.assert_array_equal(plain, other)
 
 
-@pytest.mark.parametrize("name", ["caf", "rfa", "rfa:rounds=3"])  # RFA with the Gram matrix and with differences
+@pytest.mark.parametrize("name", ["caf", "rfa", "rfa:rounds=3"])
 @pytest.mark.parametrize("scale", [1e-15, 1e-10, 1e12])
 def test_gradients_of_small_and_large_messages_are_finite(name, scale):
     x = jnp.asarray(scale * np.random.default_rng(0).standard_normal((9, 3)), jnp.float32)

@@ -60,7 +60,7 @@ class Rule(NamedTuple):
         random: the result depends on the key.
         stateful: the result depends on the state.
         graph: `[K, K]`, mixing weights (receiver, sender) of a rule on a graph; None if every agent hears all others.
-        moves: row i of the result is not derived from message i alone or in the main, as in bucketing.
+        moves: row i of the result does not belong to message i, as in bucketing.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]

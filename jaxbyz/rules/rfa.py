@@ -23,7 +23,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
     norms, which would give the mean; this is a slip, the geometric median is meant. The start is the coordinate-wise
     median and s is the median distance of the messages from it, so that the result is equivariant under translation and
     scaling and no far message can spoil the start. Under differentiation the start and s are held fixed. Breakdown
-    point 1/2. Cost rounds·n·D, or n²·D for at most 2·rounds messages.
+    point 1/2. Cost n²·D, or rounds·n·D from zero.
 
     Args:
         rounds: the number of iterations.
@@ -40,11 +40,8 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         raise UsageError(f"rfa: rounds={rounds}: at least 1")
 
     def weights(messages: Array) -> Array:
-        if start == "median" and len(messages) <= 2 * rounds:
-            squares, ok, squares_from = distances_by_products(messages)
-        else:
-            first = finite_median(messages) if start == "median" else jnp.zeros_like(messages[0])
-            squares, ok, squares_from = distances_by_differences(messages, first)
+        measure = distances_by_products if start == "median" else distances_by_differences
+        squares, ok, squares_from = measure(messages)
         smallest = smallest_distance(squares, ok)
         w = weiszfeld_weights(squares, ok, smallest)
         for _ in range(rounds - 1):
@@ -88,9 +85,9 @@ def distances_by_products(messages: Float[Array, "n D"]) -> Distances:
     return lengths, ok, squares_from
 
 
-def distances_by_differences(messages: Float[Array, "n D"], first: Float[Array, " D"]) -> Distances:
-    """Measure distances from `first` and from mixtures directly: n·D for each."""
-    squares = squared_norms(messages - first[None])
+def distances_by_differences(messages: Float[Array, "n D"]) -> Distances:
+    """Measure distances from zero and from mixtures directly: n·D for each."""
+    squares = squared_norms(messages)
     ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
     safe = jnp.where(ok[:, None], messages, 0.0)
 

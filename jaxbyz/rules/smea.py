@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbyz.accelerate.eigenvalues import largest_eigenvalues
 from jaxbyz.errors import UsageError
 from jaxbyz.rules.base import Rule, normalised, weighted
 from jaxbyz.rules.covariance import gram_around_mean, projections, scaled
@@ -69,7 +68,7 @@ def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Flo
         about = gram_around_mean(gram, mask / jnp.maximum(jnp.sum(mask), 1.0))
         return mask[:, None] * about * mask[None, :]
 
-    return largest_eigenvalues(jax.vmap(one)(masks))
+    return jnp.linalg.eigvalsh(jax.vmap(one)(masks))[:, -1]
 
 
 def scatter_bounds(
