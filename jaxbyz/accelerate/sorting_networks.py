@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxbyz.accelerate.platform import on_cpu, plain
-from jaxbyz.accelerate.weighted_sums import sum_rows
+from jaxbyz.accelerate.weighted_sums import split_rows, sum_rows
 
 # LLVM vectorises a loop only if it can rule out that any of the rows it reads overlaps with the row it writes, which it
 # does for at most this many rows.
@@ -40,7 +40,8 @@ def sum_of_ranks(
         return sum_of_ranks_plain(rows, ranks, centre)
 
     def network(rows: Array, *centre: Array) -> Array:
-        values = [jnp.abs(row - centre[0]) for row in rows] if centre else list(rows)
+        values = split_rows(rows)
+        values = [jnp.abs(row - centre[0]) for row in values] if centre else values
         for i, j in comparators(len(values), ranks):
             values[i], values[j] = jnp.minimum(values[i], values[j]), jnp.maximum(values[i], values[j])
         return sum_rows(values[ranks.start : ranks.stop])
@@ -69,7 +70,7 @@ def count_rows(
     if plain() or len(rows) > CPU_NETWORK_ROWS:
         return count_rows_plain(condition, rows, *bounds)
     return store_result(
-        lambda rows, *bounds: sum_rows([condition(row, *bounds).astype(rows.dtype) for row in rows]),
+        lambda rows, *bounds: sum_rows([condition(row, *bounds).astype(rows.dtype) for row in split_rows(rows)]),
         *jax.lax.stop_gradient((rows, *bounds)),
     )
 

@@ -20,7 +20,9 @@ def mix(shares: Float[Array, "m n"], messages: Float[Array, "n D"]) -> Float[Arr
         messages: `[n, D]`, one row per sender.
     """
     if len(shares) == 1 and len(messages) <= FUSED_SUM_ROWS and not plain():
-        terms = [jnp.where(w != 0, w * row, 0.0) for w, row in zip(shares[0], messages, strict=True)]
+        terms = [
+            jnp.where(w != 0, w * row, 0.0) for w, row in zip(split_rows(shares[0]), split_rows(messages), strict=True)
+        ]
         return sum_rows(terms)[None]  # one loop that reads every message once; a product needs a copy without ∞
     return mix_plain(shares, messages)
 
@@ -45,6 +47,11 @@ def _product(shares: Array, messages: Array) -> Array:
     return jnp.matmul(shares, messages, precision=jax.lax.Precision.HIGHEST)
 
 
+def split_rows(array: Float[Array, "n *any"]) -> list[Float[Array, "*any"]]:
+    """Return the rows one by one; iterating over more than 100 rows of a traced array fails in JAX."""
+    return [array[i] for i in range(len(array))]
+
+
 def sum_rows(rows: list[Float[Array, " D"]]) -> Float[Array, " D"]:
     """Sum rows pairwise in one fused loop. On a CPU, XLA's sum over a leading axis is many times slower."""
     while len(rows) > 1:
@@ -57,4 +64,4 @@ def sum_weighted_coordinates(weights: Float[Array, "n D"], messages: Float[Array
     terms = jnp.where(weights != 0, weights * messages, 0.0)
     if plain() or len(messages) > FUSED_SUM_ROWS:
         return jnp.sum(terms, axis=0)
-    return sum_rows(list(terms))
+    return sum_rows(split_rows(terms))
