@@ -47,7 +47,7 @@ def _product(shares: Array, messages: Array) -> Array:
     return jnp.matmul(shares, messages, precision=jax.lax.Precision.HIGHEST)
 
 
-def split_rows(array: Float[Array, "n *any"]) -> list[Float[Array, "*any"]]:
+def split_rows(array: Array) -> list[Array]:
     """Return the rows one by one; iterating over more than 100 rows of a traced array fails in JAX."""
     return [array[i] for i in range(len(array))]
 
