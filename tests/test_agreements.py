@@ -132,7 +132,7 @@ def test_graphs_and_weights(name, agents):
 
 
 def test_graph_errors_name_the_value():
-    with pytest.raises(UsageError, match="degree=3 of agents=13"):
+    with pytest.raises(UsageError, match="degree=3 with agents=13"):
         graphs.random_regular(13, 3)
     with pytest.raises(UsageError, match="graph='star'"):
         graphs.graph("star", 13)

@@ -12,7 +12,7 @@ import pytest
 from gymnax.environments import spaces
 
 import jaxbyz as jb
-from jaxbyz.accelerate.kernels.equations import written_out
+from jaxbyz.accelerate.kernels.equations import flat_equations
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
 from jaxbyz.environments import adapt, environments
@@ -94,7 +94,7 @@ def test_fast_trigonometry_does_not_change_episodes(name):
         with trace_for(platform), jax.numpy_rank_promotion("allow"):
             _, state = environment.reset(jax.random.key(0))
             traced = jax.make_jaxpr(lambda *x: environment.step(*x))(jax.random.key(0), state, jnp.int32(1))
-            names = {equation.primitive.name for equation in written_out(traced.jaxpr)}
+            names = {equation.primitive.name for equation in flat_equations(traced.jaxpr)}
             assert names.isdisjoint({"cos", "sin"}) == (platform == "cpu")
             run = jax.jit(lambda theta, key: collect(environment, policy, theta, key, 5, 20))
             episodes.append(run(jnp.zeros((1, policy.size)), key))

@@ -11,12 +11,10 @@ from jax import lax
 import jaxbyz as jb
 from jaxbyz.accelerate.kernels import one_kernel
 from jaxbyz.accelerate.kernels.row_kernels import WARP_LANES, trace_step
-from jaxbyz.accelerate.kernels.sum_kernel import TILE_LANES, sum_kernel, trace_sums
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments.gymnax_adapter import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander.environment import EnvParams, LunarLander
-from jaxbyz.sampling.estimators import estimate
 from jaxbyz.sampling.rollout import Episodes, collect
 
 
@@ -192,93 +190,3 @@ def test_a_chunk_is_one_cuda_kernel(environment):
     with trace_for("kernels", only_lowered=True):
         run = lambda k: collect(environment, policy, jax.vmap(policy.init)(k), k, 50, 500)  # noqa: E731
         assert cuda_kernels_in(run, keys) == 1
-
-
-# --- sum_in_kernel ----------------------------------------------------------------------------------------------------
-
-
-def sums_of_lanes(shared, inputs):
-    """Sums of rows, of everything and matrix products along lanes; formulas after them, and one without lanes."""
-    a, numbers = inputs
-    soft = jnp.tanh(a * shared["w"][:, None])
-    mixed = jnp.outer(shared["w"], shared["w"]) @ soft - soft.max(axis=0, keepdims=True)
-    single = shared["w"][None] @ a  # one row
-    gram = mixed @ a.T
-    return {
-        "gram": gram + gram[:1],
-        "rows": jnp.where(numbers[None] > 2, mixed, 1.0).sum(axis=1),
-        "all": (soft * soft).sum() + jnp.exp(single).sum(),
-        "single": single @ a.T + (shared["w"][:, None] @ single) @ soft.T,
-        "own": 2 * shared["w"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("lanes", "chunks"), [(2 * TILE_LANES, 2), (5, 3), (5, 0), pytest.param(TILE_LANES, 3, marks=pytest.mark.slow)]
-)
-def test_a_kernel_sums_over_lanes(lanes, chunks):
-    keys = jax.random.split(jax.random.key(lanes), 3)
-    shared = {"w": jax.random.normal(keys[0], (2, 3))}
-    inputs = (jax.random.normal(keys[1], (3, 2, 3, lanes)), jax.random.randint(keys[2], (3, 2, lanes), 0, 5))
-    traced = trace_sums(sums_of_lanes, shared, inputs)
-    assert traced is not None
-    got = sum_kernel(traced, shared, inputs, jnp.int32(chunks))
-    together = jax.tree.map(lambda a: jnp.moveaxis(a[:chunks], 0, -2).reshape(*a.shape[1:-1], -1), inputs)
-    expected = jax.vmap(sums_of_lanes)(shared, together)
-    for name, value in expected.items():
-        np.testing.assert_allclose(got[name], value, atol=1e-6 * (1 + float(jnp.abs(value).max())), err_msg=name)
-
-
-def test_functions_that_a_kernel_cannot_sum_are_recognised():
-    shared, inputs = jnp.ones((2, 3)), jnp.ones((4, 2, 3, 5))
-
-    def runs(function, given=inputs) -> bool:
-        return trace_sums(function, shared, given) is not None
-
-    assert runs(lambda s, x: (s[:, None] * x).sum(axis=1))
-    assert not runs(lambda s, x: x.max(axis=1))
-    assert not runs(lambda s, x: x)  # no sum
-    assert not runs(lambda s, x: (x - x.sum(axis=1, keepdims=True)).sum())  # lanes depend on a sum
-    assert not runs(lambda s, x: jnp.sort(x, axis=0).sum())
-    assert not runs(lambda s, x: jnp.round(x).sum())
-    assert not runs(lambda s, x: x.sum(axis=1), given=inputs.astype(jnp.bfloat16))
-    assert not runs(lambda s, x: (x @ x.T).astype(jnp.float32), given=inputs.astype(jnp.int32))
-    assert not runs(lambda s, x: x.sum(axis=1), given=jnp.ones((4, 2, 65, 5)))  # too wide for a tile
-
-
-@pytest.mark.parametrize(
-    ("name", "episodes", "hidden", "activation"),
-    [
-        ("CartPole-v1", 4, (16, 16), "tanh"),
-        pytest.param("CartPole-v1", 3, (17, 1), "relu", marks=pytest.mark.slow),
-        pytest.param("MountainCar-v0", 3, (), "identity", marks=pytest.mark.slow),
-        pytest.param("MountainCar-v0", 3, (5,), "gelu", marks=pytest.mark.slow),
-    ],
-)
-def test_the_gradient_in_a_kernel_is_the_plain_one(name, episodes, hidden, activation):
-    environment = jb.make_environment(name)
-    policy = jb.mlp_policy(environment, hidden=hidden, activation=activation)
-    keys = jax.random.split(jax.random.key(3), 3)
-    theta = jax.vmap(policy.init)(keys)
-    batch = jax.jit(lambda t, k: collect(environment, policy, t, k, episodes, 40))(theta, keys)
-    estimator = jb.Estimator(gamma=0.99, horizon=40, baseline="leave-one-out")
-
-    def gradient(theta, batch):
-        return estimate(estimator, policy, theta, batch)
-
-    with trace_for("plain"):
-        expected = gradient(theta, batch)
-    with trace_for("kernels"):
-        assert kernels_in(gradient, theta, batch) == 1
-        got = jax.jit(untraced(gradient))(theta, batch)
-    np.testing.assert_allclose(got, expected, atol=1e-6 * float(jnp.abs(expected).max()))
-
-
-def test_a_gradient_is_one_cuda_kernel():
-    environment = jb.make_environment("CartPole-v1")
-    policy = jb.mlp_policy(environment)
-    keys = jax.random.split(jax.random.key(0), 13)
-    theta = jax.vmap(policy.init)(keys)
-    batch = jax.eval_shape(lambda t, k: collect(environment, policy, t, k, 50, 500), theta, keys)
-    with trace_for("kernels", only_lowered=True):
-        assert cuda_kernels_in(lambda t, b: estimate(jb.Estimator(), policy, t, b), theta, batch) == 1

@@ -91,16 +91,16 @@ def test_filter_drops_what_is_far_from_the_majority():
 
 @pytest.mark.parametrize(("kind", "weights"), [("whitened", "trajectory"), ("gpomdp", "per-step")])
 def test_estimates_and_weights_that_do_not_go_together(kind, weights):
-    with pytest.raises(jb.UsageError, match="belong together"):
+    with pytest.raises(jb.UsageError, match="need each other"):
         Estimator(kind, weights=weights).check()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(algorithm="svrpg", previous="realized"), "algorithm=svrpg, anchor=snapshot"),
-        (dict(algorithm="fedpg-br", previous="realized"), "algorithm=fedpg-br, anchor=snapshot"),
-        (dict(previous="realized", anchor="proposed"), "anchor=proposed"),
+        (dict(algorithm="svrpg", previous="realized"), "anchor='snapshot'"),
+        (dict(algorithm="fedpg-br", previous="realized"), "anchor='snapshot'"),
+        (dict(previous="realized", anchor="proposed"), "anchor='proposed'"),
     ],
 )
 def test_the_realized_estimate_needs_the_previous_parameters(options, message):

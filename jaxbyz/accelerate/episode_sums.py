@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbyz.accelerate.kernels import sum_in_kernel
 from jaxbyz.accelerate.living_strips import living_strips
-from jaxbyz.accelerate.platform import kernels_run, on_cpu, plain
+from jaxbyz.accelerate.platform import on_cpu, plain
 
 # With more parameters per agent, a step of the network costs a CPU much more than fetching its numbers. With fewer
 # episodes per agent, most of a block of strips would be empty.
@@ -46,10 +45,6 @@ def sum_over_steps(
     """
     if plain():
         return jax.vmap(function)(trees, jax.tree.map(_all_steps, steps))
-    if kernels_run():
-        result = sum_in_kernel(function, trees, jax.tree.map(_merge_lanes, steps), chunks)
-        if result is not None:
-            return result
     start = _zeros(function, trees, steps)
     if not _strips_pay(trees, alive.shape[3]):
 

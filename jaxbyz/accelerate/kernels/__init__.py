@@ -4,6 +4,5 @@ A kernel is written with Pallas and compiled by Triton; on other devices Pallas 
 """
 
 from jaxbyz.accelerate.kernels.row_kernels import one_kernel, scan_in_kernel
-from jaxbyz.accelerate.kernels.sum_kernel import sum_in_kernel
 
-__all__ = ["one_kernel", "scan_in_kernel", "sum_in_kernel"]
+__all__ = ["one_kernel", "scan_in_kernel"]

@@ -7,11 +7,10 @@ versions.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.extend import core
 
@@ -47,53 +46,33 @@ def needed_equations(jaxpr: core.Jaxpr) -> list[Any]:
     return kept[::-1]
 
 
-def written_out(jaxpr: core.Jaxpr) -> Iterator[Any]:
+def flat_equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
     """Yield all equations, with those of the called jaxprs in place of the calls."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in CALLS:
-            yield from written_out(equation.params[CALLS[equation.primitive.name]].jaxpr)
+            yield from flat_equations(equation.params[CALLS[equation.primitive.name]].jaxpr)
         else:
             yield equation
 
 
-def inline_calls(traced: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr that computes the same without calls."""
-    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in traced.jaxpr.invars]
-    return jax.make_jaxpr(lambda *args: called(traced, args))(*shapes)
-
-
-def called(
+def evaluate_jaxpr(
     traced: core.ClosedJaxpr, args: Sequence[Any], replacements: Mapping[str, Callable] = MappingProxyType({})
 ) -> list[Any]:
-    """Evaluate a jaxpr for some arguments; `replacements` as in `evaluate`."""
+    """Return the results of a jaxpr; `replacements` are functions to use instead of primitives, by primitive name."""
     jaxpr = traced.jaxpr
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*traced.consts, *args], strict=True))
-    evaluate(jaxpr.eqns, known, replacements)
-    return [value_of_atom(known, atom) for atom in jaxpr.outvars]
 
+    def value_of(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else known[atom]
 
-def evaluate(
-    equations: Iterable[Any], known: dict[Any, Any], replacements: Mapping[str, Callable] = MappingProxyType({})
-) -> None:
-    """Add the results of some equations to the known values of variables.
-
-    Args:
-        equations: in the order of evaluation.
-        known: the values of variables, which is extended.
-        replacements: functions to use instead of primitives, by the name of the primitive.
-    """
-    for equation in equations:
-        inputs, name = [value_of_atom(known, atom) for atom in equation.invars], equation.primitive.name
+    for equation in jaxpr.eqns:
+        inputs, name = [value_of(atom) for atom in equation.invars], equation.primitive.name
         if name in CALLS:
-            outputs = called(equation.params[CALLS[name]], inputs, replacements)
+            outputs = evaluate_jaxpr(equation.params[CALLS[name]], inputs, replacements)
         elif name in replacements:
             outputs = [replacements[name](*inputs)]
         else:
             outputs = equation.primitive.bind(*inputs, **equation.params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
         known.update(zip(equation.outvars, outputs, strict=True))
-
-
-def value_of_atom(known: dict[Any, Any], atom: Any) -> Any:
-    """Return the value of a variable or of a literal number in an equation."""
-    return atom.val if isinstance(atom, core.Literal) else known[atom]
+    return [value_of(atom) for atom in jaxpr.outvars]
