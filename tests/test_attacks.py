@@ -132,7 +132,9 @@ def test_from_function_names_what_is_wrong() -> None:
         ("min-max", {"direction": "up"}, "direction='up'"),
         ("min-sum", {"direction": "up"}, "direction='up'"),
         ("gradient-found", {"objective": "chaos"}, "objective='chaos'"),
-        ("constant-action", {"action": -1}, "action=-1"),
+        ("gradient-found", {"steps": -1}, "steps=-1: must be at least 0"),
+        ("gradient-found", {"restarts": 0}, "restarts=0: must be at least 1"),
+        ("constant-action", {"action": -1}, r"action=-1\.0: must be at least 0"),
     ],
 )
 def test_wrong_options_are_named(name: str, options: dict, match: str) -> None:
@@ -150,7 +152,7 @@ def test_interference_in_the_environment() -> None:
     lever = SimpleNamespace(discrete=False, n=2, low=np.array([-1.0, 0.0]), high=np.array([1.0, 4.0]))
     act = attacks["constant-action"].build(K, F, action=0.25).interfere(lever).act
     np.testing.assert_allclose(act(jnp.zeros((4, 2)), jnp.ones((4, 2))), np.tile([-0.5, 1.0], (4, 1)))
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match=r"action=2\.0: must be between 0 and 1"):
         attacks["constant-action"].build(K, F, action=2).interfere(lever)
 
     rewards = jnp.arange(1.0, 31.0).reshape(10, 3)

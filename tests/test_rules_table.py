@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import agreements
-from jaxbyz.rules import Receiver, aggregators, chain, pre_aggregators
+from jaxbyz.rules import Receiver, aggregators, chain, check_rule, pre_aggregators
 
 K, D = 9, 6
 KINDS = {"aggregator": aggregators, "pre-aggregator": pre_aggregators, "agreement": agreements}
@@ -211,3 +212,23 @@ def test_centered_clipping_remembers():
         rows, _, state = step(state)
     np.testing.assert_array_equal(rows[0], state)
     assert np.linalg.norm(rows[0] - x[3]) < 0.5 * 2 / 7 + 0.01  # where the pulls of two and of seven balance
+
+
+@pytest.mark.parametrize(
+    ("name", "f", "options", "message"),
+    [
+        ("krum", 9, {}, "krum: byzantine=9 of 9 messages: must be between 0 and 8"),
+        ("multi-krum", 9, {}, "multi-krum: byzantine=9 of 9 messages: must be between 0 and 8"),
+        ("multi-krum", 2, {"selected": 10}, "multi-krum: selected=10 of 9 messages: must be between 1 and 9"),
+        ("multi-krum", 2, {"neighbours": 9}, "multi-krum: neighbours=9 of 9 messages: must be between 0 and 8"),
+        ("rfa", 2, {"rounds": 0}, "rfa: rounds=0: must be at least 1"),
+        ("dnc", 2, {"coordinates": 0}, "dnc: coordinates=0: must be at least 1"),
+        ("signguard", 2, {"fraction": 0.0}, "signguard: fraction=0.0: must be above 0 and at most 1"),
+        ("bulyan", 3, {}, "bulyan: byzantine=3 of 9 messages: must be at most 2"),
+        ("trimmed-mean", 5, {}, "trimmed-mean: byzantine=5 of 9 messages: must be at most 4"),
+    ],
+)
+def test_errors_name_rule_option_and_value(name, f, options, message):
+    with pytest.raises(UsageError) as refused:
+        check_rule(aggregators[name].build(K, f, **options), K, D)
+    assert str(refused.value) == message

@@ -31,7 +31,8 @@ def alie(*, z: float | None = None, sign: float = -1.0, on: MessageKind = "both"
     """A little is enough: every Byzantine agent sends μ + sign·z·s.
 
     Args:
-        z: how many honest standard deviations s; by default `alie_z`, from the Byzantine agents of the iteration.
+        z: how many honest standard deviations s; by default `alie_z`, from the number of Byzantine agents in the
+            iteration.
         sign: −1 or 1.
         equivocate: half of the honest receivers get μ − z·s, the others μ + z·s.
 

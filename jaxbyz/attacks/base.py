@@ -25,7 +25,7 @@ class View(NamedTuple):
     Attributes:
         messages: `[K, D]`, what every agent would send if it were honest.
         mask: `[K]`, True where the sender is Byzantine.
-        rule: `messages [K, D] -> [D]`, the aggregator or the agreement's rule that the receivers apply.
+        rule: `messages [K, D] -> [D]`, the rule that the receivers apply, as agent 0 applies it under a guessed key.
         memory: what the attack remembers from earlier iterations.
         step: `[]`, the iteration t.
         trial: `(key, messages [K, D], receiver index) -> [D]`, the rule as any receiver would apply it under any key;
@@ -76,7 +76,8 @@ class Attack(NamedTuple):
         interfere: `action space -> Interference`.
         equivocates: whether forged messages depend on the receiver. If not, they are forged and aggregated only once.
         init: `(K, D) -> memory`.
-        remember: `view of the gradient messages -> memory`, called once per iteration.
+        remember: `view of the gradient messages -> memory`, called once in every iteration in which gradients are
+            sent; not where ByzPG's server samples alone.
     """
 
     gradients: Forge | None = None
@@ -172,13 +173,13 @@ def rule_output(
 ) -> Float[Array, " D"]:
     """Return what an honest receiver would compute from these messages.
 
-    If the view only knows the rule as agent 0 applies it, the receiver's row changes places with row 0; this is
-    equivalent for every rule that does not live on a graph.
+    Without `key` or `View.trial` this is `View.rule`, the rule as agent 0 applies it under a guessed key, with the rows
+    of the receiver and of agent 0 exchanged. On a graph, the result is that of agent 0's place.
 
     Args:
         view: what the adversary sees.
         messages: `[K, D]`, one row per sender.
-        key: random key of the rule.
+        key: random key of the rule; None for the guessed one.
         receiver: `[]`, the index of the receiver; by default the first honest agent.
     """
     receiver = jnp.argmin(view.mask) if receiver is None else receiver

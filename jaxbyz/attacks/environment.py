@@ -29,7 +29,7 @@ def constant_action(*, action: float = 0.0) -> Attack:
 
     def interfere(space: Any) -> Interference:
         if not space.discrete and action > 1:
-            raise UsageError(f"action={action}: a continuous action is a fraction of the range, between 0 and 1")
+            raise UsageError(f"action={action}: must be between 0 and 1, a fraction of the continuous range")
 
         def act(draws: Array, chosen: Array) -> Array:
             if space.discrete:

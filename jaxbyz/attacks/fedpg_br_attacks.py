@@ -11,14 +11,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
-from jaxbyz.attacks.honest_statistics import honest_mean, honest_squared_distances
+from jaxbyz.attacks.honest_statistics import mean_over, squared_distances_among
+
+COLLUSION_REACH = 1.5
+NOISE_RANGES = 3.0
 
 
 def collusion_row(view: View, direction: Float[Array, " D"], reach: float) -> Float[Array, " D"]:
     """Return (1/f) Σ_b g_b + reach · max_{b,c} ‖g_b − g_c‖ · u/‖u‖, where b and c are Byzantine and u = `direction`."""
-    honest = ~view.mask  # the statistics below are those of the Byzantine rows
-    diameter = jnp.sqrt(jnp.max(honest_squared_distances(view.messages, honest)))
-    return honest_mean(view.messages, honest) + reach * diameter * direction / jnp.linalg.norm(direction)
+    diameter = jnp.sqrt(jnp.max(squared_distances_among(view.messages, view.mask)))
+    return mean_over(view.messages, view.mask) + reach * diameter * direction / jnp.linalg.norm(direction)
 
 
 def range_noise(view: View, uniform: Float[Array, "K D"], scale: float) -> Float[Array, "K D"]:
@@ -28,7 +30,7 @@ def range_noise(view: View, uniform: Float[Array, "K D"], scale: float) -> Float
     return x + scale * extent * uniform
 
 
-def fedpg_br(*, reach: float = 1.5, on: MessageKind = "gradients") -> Attack:
+def fedpg_br(*, reach: float = COLLUSION_REACH, on: MessageKind = "gradients") -> Attack:
     """FedPG-BR's colluders: their own mean plus a random direction, `reach` times as long as their own diameter.
 
     All colluders use the same direction u ~ N(0, I). A single colluder has diameter zero and sends its true message.
@@ -41,7 +43,7 @@ def fedpg_br(*, reach: float = 1.5, on: MessageKind = "gradients") -> Attack:
     return on_messages(forge, on)
 
 
-def fedpg_br_noise(*, scale: float = 3.0, on: MessageKind = "gradients") -> Attack:
+def fedpg_br_noise(*, scale: float = NOISE_RANGES, on: MessageKind = "gradients") -> Attack:
     """FedPG-BR's noise: g_b + U(−1, 1)·scale·(max g_b − min g_b), uniform in every coordinate."""
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:

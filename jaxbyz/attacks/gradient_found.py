@@ -48,11 +48,12 @@ def gradient_found(
     - diameter: ‖a_i − a_j‖ of two honest receivers, each of which is sent its own messages (default on parameters).
       They are the two that are farthest apart before; every other receiver is sent what the nearer of the two is sent.
 
-    The search starts from all fixed attacks of this package, the grids of optimal IPM and ALIE, a copy of every honest
-    message, and a message that is too large to be used. Climbers start at the best of each family and propose, in turn,
-    a step along the gradient, one along gradient plus noise, and one outwards and one inwards on the ray from μ
-    (`jaxbyz.attacks.ascent`). Every start is a candidate, so damage is never below that of the best fixed attack; for a
-    random rule this holds on average, because the adversary does not know the rule's key.
+    The search starts from the default messages of the finite attacks that send every receiver the same, the grids of
+    optimal IPM and ALIE, a copy of every honest message, and, without `reach`, a message that is too large for a robust
+    rule to use. Climbers start at the best of each family and propose, in turn, a step along the gradient, one along
+    gradient plus noise, and one outwards and one inwards on the ray from μ (`jaxbyz.attacks.ascent`). The damage is
+    never below that of the best start; for a random rule this holds on average, because the adversary does not know the
+    rule's key.
 
     Costs about 80 + K + restarts·steps applications of the rule, the latter with a backward pass.
 
@@ -60,14 +61,15 @@ def gradient_found(
         objective: the damage to maximise.
         steps: steps of each climber; 0 sends the best start.
         restarts: the number of climbers.
-        reach: the largest distance from μ in honest spreads. None leaves the starts where they are; against a rule
-            without bound, such as the mean, the result is then as large as the number format allows.
+        reach: the largest distance from μ in honest spreads. None leaves the starts where they are; against an
+            unbounded rule such as the mean, the huge start then wins.
     """
     if objective is not None:
         check_choice("objective", objective, OBJECTIVES)
     check_choice("on", on, get_args(MessageKind))
-    if steps < 0 or restarts < 1:
-        raise UsageError(f"steps={steps}, restarts={restarts}: must be at least 0 and 1")
+    for option, value, least in (("steps", steps, 0), ("restarts", restarts, 1)):
+        if value < least:
+            raise UsageError(f"{option}={value}: must be at least {least}")
     effort = Effort(steps, restarts, reach)
     on_gradients = None if on == "parameters" else objective or "distance"
     on_parameters = None if on == "gradients" else objective or "diameter"
@@ -195,7 +197,7 @@ def search(
         finalists = jnp.concatenate([found.point, starts[winners]])
         return finalists[jnp.argmax(jax.lax.map(final_damage, finalists))]
     top = jnp.argmax(found.value)
-    # If nothing was gained, return the start itself: its numbers are then exactly those of the fixed attack.
+    # If nothing was gained, return the start itself: its numbers are then exactly those of the attack it comes from.
     return jnp.where(found.value[top] > values[chosen[0]], found.point[top], best_start)
 
 

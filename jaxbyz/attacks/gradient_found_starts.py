@@ -1,4 +1,4 @@
-"""Where the gradient-found attack starts: with the messages of every other attack."""
+"""Where the gradient-found attack starts: with the default messages of most other attacks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.attacks.alie import alie_row, alie_z
 from jaxbyz.attacks.avg_zero import avg_zero_row
 from jaxbyz.attacks.base import View, sent_by_all
-from jaxbyz.attacks.fedpg_br_attacks import collusion_row, range_noise
+from jaxbyz.attacks.fedpg_br_attacks import COLLUSION_REACH, NOISE_RANGES, collusion_row, range_noise
 from jaxbyz.attacks.honest_statistics import honest_mean
-from jaxbyz.attacks.ipm import ipm_row
+from jaxbyz.attacks.ipm import EPSILON, ipm_row
 from jaxbyz.attacks.line_search import scale_grid
 from jaxbyz.attacks.min_max import DIRECTIONS, min_max_row, min_sum_row, perturbation
+from jaxbyz.attacks.noise import GAUSSIAN_SCALE, LARGE_NOISE_SCALE
 
 
 def families_of_starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C K D"]]:
-    """Return families of forged messages `[C, K, D]` that together cover every fixed attack on messages.
+    """Return families of forged messages `[C, K, D]`.
+
+    They hold the default messages of the finite attacks that send every receiver the same, and the grids of optimal IPM
+    and ALIE.
 
     Args:
         key: random key of the noise.
         view: what the adversary sees.
-        huge: also try a message that is finite, but too large for any rule to use.
+        huge: also try a message that is finite, but too large for any robust rule to use.
     """
     x, mask = view.messages, view.mask
     mean, z, grid = honest_mean(x, mask), alie_z(view), scale_grid(x.dtype)
@@ -34,7 +38,7 @@ def families_of_starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Flo
 
     directions = jnp.stack([perturbation(view, direction) for direction in DIRECTIONS])
     furthest = jnp.concatenate([jax.vmap(partial(row, view))(directions) for row in (min_max_row, min_sum_row)])
-    others = [ipm_row(view, 1.0), ipm_row(view, 0.5), alie_row(view, -z), alie_row(view, z)]
+    others = [ipm_row(view, 1.0), ipm_row(view, EPSILON), alie_row(view, -z), alie_row(view, z)]
     others += [avg_zero_row(view), jnp.zeros_like(mean)]
     noise = _noise(key, view)
     if huge:
@@ -55,7 +59,6 @@ def _noise(key: PRNGKeyArray, view: View) -> Float[Array, "C K D"]:
     x = view.messages
     normal = jax.random.normal(key, x.shape, x.dtype)
     uniform = jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))  # in (−1, 1)
-    collusion = sent_by_all(collusion_row(view, normal[0], reach=1.5), view)
-    return jnp.stack(
-        [100.0 * normal, 200.0 * normal, 1000.0 * normal, collusion, range_noise(view, uniform, scale=3.0)]
-    )
+    collusion = sent_by_all(collusion_row(view, normal[0], COLLUSION_REACH), view)
+    gaussian = [scale * normal for scale in (100.0, GAUSSIAN_SCALE, LARGE_NOISE_SCALE)]
+    return jnp.stack([*gaussian, collusion, range_noise(view, uniform, NOISE_RANGES)])

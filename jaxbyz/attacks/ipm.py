@@ -8,13 +8,15 @@ from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_
 from jaxbyz.attacks.honest_statistics import honest_mean
 from jaxbyz.errors import check_choice
 
+EPSILON = 0.5
+
 
 def ipm_row(view: View, epsilon: float | Float[Array, ""]) -> Float[Array, " D"]:
     """Return −ε·μ, where μ is the honest mean."""
     return -epsilon * honest_mean(view.messages, view.mask)
 
 
-def ipm(*, epsilon: float = 0.5, on: MessageKind = "gradients", equivocate: bool = False) -> Attack:
+def ipm(*, epsilon: float = EPSILON, on: MessageKind = "gradients", equivocate: bool = False) -> Attack:
     """Inner-product manipulation, or fall of empires: every Byzantine agent sends −ε·μ, where μ is the honest mean.
 
     A small ε passes distance-based filters and still decreases ⟨aggregate, μ⟩; other libraries use 0.1, 2 or 10.

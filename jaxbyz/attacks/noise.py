@@ -7,9 +7,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages
 
+GAUSSIAN_SCALE = 200.0
+LARGE_NOISE_SCALE = 1000.0
+
 
 def gaussian(
-    *, scale: float = 200.0, location: float = 0.0, on: MessageKind = "both", equivocate: bool = False
+    *, scale: float = GAUSSIAN_SCALE, location: float = 0.0, on: MessageKind = "both", equivocate: bool = False
 ) -> Attack:
     """Every Byzantine agent sends noise N(location, scale²) in every coordinate.
 
@@ -29,6 +32,6 @@ def gaussian(
     return on_messages(forge, on, equivocates=equivocate)
 
 
-def large_noise(scale: float = 1000.0) -> Attack:
+def large_noise(scale: float = LARGE_NOISE_SCALE) -> Attack:
     """LargeNoise of the paper: N(0, scale²) for gradients and parameters, drawn anew for every receiver."""
     return gaussian(scale=scale, equivocate=True)

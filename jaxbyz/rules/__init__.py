@@ -1,4 +1,4 @@
-"""Rules that turn K messages into one: aggregators, pre-aggregators, and their registries."""
+"""Rules that turn n messages into m ≤ n rows: aggregators (m = 1), pre-aggregators, and their registries."""
 
 from fractions import Fraction
 
@@ -37,6 +37,8 @@ from jaxbyz.rules.smea import smea
 
 HALF, THIRD, QUARTER, FIFTH = Fraction(1, 2), Fraction(1, 3), Fraction(1, 4), Fraction(1, 5)
 
+# The last argument of `add` is the limit: `jaxbyz.components` refuses f ≥ limit·K for every part of a named chain
+# unless `unsafe` is set. Without it, no limit is enforced.
 aggregators = Registry("aggregator")
 aggregators.add("mean", mean, "the average; helpless against one attacker")
 aggregators.add("krum", krum, "the message with the tightest neighbourhood (paper, appendix A.2)", QUARTER)
@@ -57,7 +59,7 @@ aggregators.add("signguard", signguard, "mean of messages alike in length and si
 aggregators.add("fedpg-br", fedpg_br, "mean of the messages near a majority, within a radius set by σ", HALF)
 
 pre_aggregators = Registry("pre-aggregator")
-pre_aggregators.add("bucketing", bucketing, "means of random buckets of almost α_max/α messages (paper, appendix A.2)")
+pre_aggregators.add("bucketing", bucketing, "means of random buckets, each of fewer than α_max/α messages (paper)")
 pre_aggregators.add("nnm", nnm, "each message becomes the mean of the n − f nearest to it", HALF)
 pre_aggregators.add("clipping", clipping, "messages longer than a fixed radius are shortened to it")
 pre_aggregators.add("arc", arc, "the ⌊2f(n − f)/n⌋ longest messages are shortened to the next", HALF)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, largest_square, shortening, squared_norms
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, shortening, squared_norms, usable_squares
 from jaxbyz.rules.selection import lowest
 
 
@@ -25,7 +25,7 @@ def arc(byzantine: int = 0) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         squares = squared_norms(messages)
-        ok = squares <= largest_square(messages.dtype)
+        ok = usable_squares(squares)
         safe, squares = jnp.where(ok[:, None], messages, 0.0), jnp.where(ok, squares, 0.0)
         clipped = min(2 * byzantine * (n - byzantine) // n, n - 1)
         kept = lowest(jnp.where(ok, squares, jnp.inf), n - clipped) > 0

@@ -1,11 +1,11 @@
-"""What a rule is: a pure function from n messages to fewer, with the share that each sender has in the result.
+"""What a rule is: a pure function from n messages to m ≤ n rows, with the share of each sender in every row.
 
-Aggregators (n messages to one) and pre-aggregators (n messages to m) have the same type and can be chained:
+Aggregators (m = 1) and pre-aggregators have the same type and can be chained:
 
     rule = chain(bucketing(byzantine=3), krum(byzantine=3))
     rows, shares, state = rule.apply(key, messages, receiver, rule.init(n, D))
 
-Shapes: messages `[n, D]` (one row per sender), rows `[m, D]`, shares `[m, n]`. An aggregator has m = 1.
+Shapes: messages `[n, D]` (one row per sender), rows `[m, D]`, shares `[m, n]`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Outcome(NamedTuple):
 
     Attributes:
         rows: `[m, D]`, the resulting vectors.
-        shares: `[m, n]`, the weight of each sender in each row; every row of shares sums to one.
+        shares: `[m, n]`, the weight of each sender in each row; every row of shares sums to one. If no message is
+            usable, most rules report zero. If the shares are not known (`from_function`), they are NaN.
         state: the next state of the rule.
     """
 
@@ -75,7 +76,7 @@ class Rule(NamedTuple):
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Rule:
     """Build the aggregator `Σ_i w_i x_i` from a function messages `[n, D]` -> weights `[n]` that sum to one.
 
-    A message of zero weight may hold anything, also non-finite numbers.
+    A message of zero weight may hold anything, even non-finite numbers.
     """
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
@@ -131,8 +132,8 @@ def chain(*rules: Rule) -> Rule:
         shares = jnp.eye(messages.shape[0], dtype=messages.dtype)
         states = []
         for i, rule in enumerate(rules):
-            messages, part, after = rule.apply(jax.random.fold_in(key, i), messages, receiver, state[i])
-            shares = part @ shares
+            messages, rule_shares, after = rule.apply(jax.random.fold_in(key, i), messages, receiver, state[i])
+            shares = rule_shares @ shares
             states.append(after)
             if rule.moves:
                 receiver = receiver._replace(index=jnp.int32(-1))
@@ -167,9 +168,9 @@ def check_rule(rule: Rule, n: int, D: int) -> None:
     jax.eval_shape(_rows_of(rule), jax.ShapeDtypeStruct((n, D), jnp.float32))
 
 
-def largest_square(dtype: Any) -> Any:
-    """Return the largest ‖x‖² of a usable message: sums of n² such squares stay finite for n up to 1000."""
-    return jnp.finfo(dtype).max / 2.0**20
+def usable_squares(squares: Float[Array, " n"]) -> Bool[Array, " n"]:
+    """Tell which squared lengths are those of usable messages: sums of n² of them stay finite for n up to 1000."""
+    return squares <= jnp.finfo(squares.dtype).max / 2.0**20  # NaN compares False
 
 
 @jax.custom_jvp
@@ -182,7 +183,7 @@ def squared_norms(vectors: Float[Array, "n D"]) -> Float[Array, " n"]:
 def _squared_norms_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (vectors,), (d_vectors,) = primals, tangents
     squares = squared_norms(vectors)
-    ok = squares <= largest_square(vectors.dtype)
+    ok = usable_squares(squares)
     return squares, 2.0 * jnp.sum(jnp.where(ok[:, None], vectors, 0.0) * d_vectors, axis=1)
 
 
@@ -190,9 +191,10 @@ def usable(messages: Float[Array, "n D"]) -> Bool[Array, " n"]:
     """Tell which messages can take part.
 
     A message with a non-finite entry, or so long that sums of squares would overflow, counts as one Byzantine message
-    at infinite distance.
+    at infinite distance. Rules that measure messages from another point than zero, the coordinate-wise median
+    (`jaxbyz.rules.distances.gram_matrix`) or the receiver's own message (MoNNA), take the length from there.
     """
-    return squared_norms(jax.lax.stop_gradient(messages)) <= largest_square(messages.dtype)  # NaN compares False
+    return usable_squares(squared_norms(jax.lax.stop_gradient(messages)))
 
 
 def root(square: Float[Array, "*any"]) -> Float[Array, "*any"]:

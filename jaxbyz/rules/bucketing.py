@@ -31,7 +31,7 @@ def bucketing(byzantine: int = 0, *, size: int | None = None, alpha_max: float =
 
     Args:
         byzantine: the number of Byzantine messages f.
-        size: the number of messages s per bucket; by default the largest that keeps the part of bad buckets below
+        size: the number of messages s per bucket; by default the largest that keeps the fraction of bad buckets below
             `alpha_max` (see `bucket_size`).
         alpha_max: the limit of the rule behind it. A name such as `"bucketing+krum"` sets it to Krum's limit.
 
@@ -39,7 +39,7 @@ def bucketing(byzantine: int = 0, *, size: int | None = None, alpha_max: float =
         Karimireddy, He & Jaggi, Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
     """
     if size is not None and size < 1:
-        raise UsageError(f"bucketing size={size}: at least 1")
+        raise UsageError(f"bucketing: size={size}: must be at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]

@@ -30,12 +30,12 @@ def bulyan(byzantine: int = 0) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         if n - 4 * byzantine < 1:
-            raise UsageError(f"bulyan: byzantine={byzantine} of {n} messages: at most {(n - 1) // 4}")
+            raise UsageError(f"bulyan: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 4}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         winners = successive_winners(squares, byzantine, n - 2 * byzantine)
         ok = jnp.isfinite(jnp.diagonal(squares))[winners]
-        vector, parts = mean_and_shares(around_median(2 * byzantine), messages[winners], ok)
-        shares = jnp.zeros(n, messages.dtype).at[winners].add(parts)
+        vector, winner_shares = mean_and_shares(around_median(2 * byzantine), messages[winners], ok)
+        shares = jnp.zeros(n, messages.dtype).at[winners].add(winner_shares)
         return Outcome(vector[None], shares[None], state)
 
     return Rule(apply)

@@ -20,7 +20,7 @@ def caf(byzantine: int = 0) -> Rule:
     Cost at most n²·D + n⁴, because every pass sets one c to zero.
 
     The eigenpair is exact and deterministic, where ByzFL takes one step of power iteration from a random vector. τ_max
-    is the maximum over messages with c > 0; over all messages, as in ByzFL, one far message stalls the filter for ever.
+    is the maximum over messages with c > 0; over all messages, as in ByzFL, one far message stalls the filter forever.
     An unusable message starts with c = 0. Under differentiation v is held fixed.
 
     Args:
@@ -33,7 +33,7 @@ def caf(byzantine: int = 0) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if 2 * byzantine >= n:
-            raise UsageError(f"caf: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
+            raise UsageError(f"caf: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
         gram, ok = gram_matrix(messages)
         gram = scaled(gram)
 

@@ -24,8 +24,10 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
     References:
         Karimireddy, He & Jaggi, Learning from history for Byzantine robust optimization, 2021.
     """
-    if radius <= 0 or rounds < 1:
-        raise UsageError(f"centered-clipping: radius={radius}, rounds={rounds}: both must be positive")
+    if radius <= 0:
+        raise UsageError(f"centered-clipping: radius={radius}: must be positive")
+    if rounds < 1:
+        raise UsageError(f"centered-clipping: rounds={rounds}: must be at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]

@@ -27,7 +27,7 @@ def cge(byzantine: int = 0) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise UsageError(f"cge: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"cge: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
         ok = usable(messages)
         squares = jnp.where(ok, squared_norms(jax.lax.stop_gradient(messages)), jnp.inf)
         return normalised(lowest(squares, n - byzantine), ok)

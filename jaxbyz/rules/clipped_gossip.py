@@ -18,10 +18,10 @@ def clipped_gossip(
     """Return `x_i ← Σ_j W_ij [x_i + clip(x_j − x_i, τ_i)]` with `clip(z, τ) = z·min(1, τ/‖z‖)`, on a graph.
 
     By default τ_i depends on the messages: `τ_i² = (1/δ_i) Σ_j W_ij ‖x_i − x_j‖²` over all neighbours but the b
-    farthest, where δ_i is the weight of the b heaviest neighbours. Nobody then moves x_i by more than √(mean square of
-    honest distances/δ_i), whatever it sent. There is no clipping for b = 0. An unusable message, or one from an agent
-    that is no neighbour, has no effect. Agreement needs honest agents that are connected without the others; the
-    registered limit 1/2 is that of the complete graph. Cost K·D per agent.
+    farthest, where δ_i is the weight of the b heaviest neighbours. A neighbour j then moves x_i by at most W_ij·τ_i.
+    There is no clipping for b = 0. An unusable message, or one from an agent that is no neighbour, has no effect.
+    Agreement requires the honest agents to remain connected when the Byzantine ones are removed; the registered limit
+    1/2 is that of the complete graph. Cost K·D per agent.
 
     Args:
         weights: `[K, K]`, the mixing weights W (receiver, sender).
@@ -42,7 +42,7 @@ def clipped_gossip(
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         if messages.shape[0] != K:
-            raise UsageError(f"clipped-gossip: {messages.shape[0]} messages on a graph of {K} agents")
+            raise UsageError(f"clipped-gossip: {messages.shape[0]} messages: must be {K}, one per agent of the graph")
         dtype = messages.dtype
         row = jnp.asarray(weights, dtype)[receiver.index]
         ok = usable(messages) & jnp.asarray(linked)[receiver.index]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, largest_square, shortening, squared_norms
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, shortening, squared_norms, usable_squares
 
 
 def clipping(*, radius: float = 2.0) -> Rule:
@@ -19,11 +19,11 @@ def clipping(*, radius: float = 2.0) -> Rule:
         radius: the length c.
     """
     if radius <= 0:
-        raise UsageError(f"clipping: radius={radius} must be positive")
+        raise UsageError(f"clipping: radius={radius}: must be positive")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         squares = squared_norms(messages)
-        ok = squares <= largest_square(messages.dtype)
+        ok = usable_squares(squares)
         factors = shortening(jnp.where(ok, squares, 0.0), radius * radius)
         rows = jnp.where(ok[:, None], messages, 0.0) * factors[:, None]
         return Outcome(rows, jnp.eye(messages.shape[0], dtype=messages.dtype), state)

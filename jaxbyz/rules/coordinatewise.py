@@ -102,9 +102,9 @@ def cast_votes(messages: Float[Array, "n D"], ok: Bool[Array, " n"]) -> Float[Ar
 def mean_and_shares(
     selection: Selection, messages: Float[Array, "n D"], ok: Bool[Array, " n"]
 ) -> tuple[Float[Array, " D"], Float[Array, " n"]]:
-    """Return the mean of the selected values, `[D]`, and each sender's weight in it, averaged over coordinates, `[n]`.
+    """Return the mean of the selected values, `[D]`, and the share of each sender, averaged over coordinates, `[n]`.
 
-    Coordinates in which more messages are unusable than the selection tolerates become zero.
+    If more messages are unusable than the selection tolerates, the result is zero.
     """
     votes = cast_votes(messages, ok)
     weights = selection.weights(jax.lax.stop_gradient(votes))
@@ -148,7 +148,7 @@ def trimmed_mean(byzantine: int = 0) -> Rule:
     sum of all less the extremes loses every digit if an extreme is large.
 
     As an agreement, values stay within the honest range of every coordinate, and every round multiplies that range by
-    at most f/(n − 2f), also if senders equivocate: each order statistic lies between those f ranks away, and the sum of
+    at most f/(n − 2f), even if senders equivocate: each order statistic lies between those f ranks away, and the sum of
     such gaps telescopes. This is below 1 for f < n/3, and at most 1/2 for f ≤ n/4.
 
     Args:
@@ -161,7 +161,7 @@ def trimmed_mean(byzantine: int = 0) -> Rule:
 
     def select(n: int) -> Selection:
         if 2 * byzantine >= n:
-            raise UsageError(f"trimmed-mean: byzantine={byzantine} of {n} messages leaves none: at most {(n - 1) // 2}")
+            raise UsageError(f"trimmed-mean: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
         return middle(byzantine)
 
     return _coordinatewise(select)
@@ -181,7 +181,7 @@ def meamed(byzantine: int = 0) -> Rule:
 
     def select(n: int) -> Selection:
         if 2 * byzantine >= n:
-            raise UsageError(f"meamed: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
+            raise UsageError(f"meamed: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
         return around_median(byzantine)
 
     return _coordinatewise(select)

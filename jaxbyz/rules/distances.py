@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxbyz.accelerate.gram import pairwise_products
-from jaxbyz.rules.base import largest_square
+from jaxbyz.rules.base import usable_squares
 from jaxbyz.rules.coordinatewise import finite_median
 
 
 def gram_matrix(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Bool[Array, " n"]]:
-    """Return `⟨x_i − c, x_j − c⟩` around the coordinate-wise median c, and which messages are usable.
+    """Return `⟨x_i − c, x_j − c⟩` around the coordinate-wise median c, and which messages are usable, measured from c.
 
     c is near the honest messages whatever the others sent, so that distances between honest messages keep their digits.
 
@@ -19,7 +19,7 @@ def gram_matrix(messages: Float[Array, "n D"]) -> tuple[Float[Array, "n n"], Boo
         The products, `[n, n]`, with zero rows and columns for unusable messages, and the usable messages, `[n]`.
     """
     products = pairwise_products(messages, finite_median(messages))
-    ok = jnp.diagonal(products) <= largest_square(products.dtype)  # a comparison with NaN is False
+    ok = usable_squares(jnp.diagonal(products))
     return jnp.where(ok[:, None] & ok[None, :], products, 0.0), ok
 
 

@@ -14,7 +14,7 @@ from jaxbyz.rules.selection import lowest
 
 
 def sampled_coordinates(key: PRNGKeyArray, D: int, count: int) -> Int[Array, " count"] | None:
-    """Draw `count` coordinates with replacement; None means all of them, if there are no more than that."""
+    """Draw `count` coordinates with replacement, or return None, meaning all, if D ≤ count."""
     return None if count >= D else jax.random.randint(key, (count,), 0, D)
 
 
@@ -22,10 +22,10 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
     """Return the mean of the messages that divide-and-conquer never drops.
 
     Every round takes random coordinates and drops the c·f messages with the largest squared projections on the top
-    singular vector of the centred messages. No worst-case bound is known, and none holds: f messages can be far in
-    different directions, while one round looks at one. Limit 1/2. Cost rounds·(n²·min(D, coordinates) + n³). If there
-    are no more than `coordinates` coordinates, all are used and one round is enough. An unusable message is always
-    dropped; if no message were left, those dropped least often stay.
+    singular vector of the centred messages. No worst-case bound holds, because f messages can be far in different
+    directions, while one round looks at one. So it has no breakdown point; the registered limit is 1/2. Cost
+    rounds·(n²·min(D, coordinates) + n³). If D ≤ `coordinates`, all coordinates are used and one round is enough. An
+    unusable message is always dropped; if no message were left, those dropped least often stay.
 
     Args:
         byzantine: the number of messages f that it defends against.
@@ -36,8 +36,9 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
     References:
         Shejwalkar & Houmansadr, Manipulating the Byzantine, 2021.
     """
-    if rounds < 1 or coordinates < 1:
-        raise UsageError(f"dnc: rounds={rounds}, coordinates={coordinates}: both at least 1")
+    for option, value in (("rounds", rounds), ("coordinates", coordinates)):
+        if value < 1:
+            raise UsageError(f"dnc: {option}={value}: must be at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n, D = messages.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxbyz.errors import UsageError
 from jaxbyz.rules.base import Rule, normalised, weighted
@@ -26,7 +26,7 @@ def krum(byzantine: int = 0, *, neighbours: int | None = None) -> Rule:
     References:
         Blanchard et al., Machine learning with adversaries, 2017.
     """
-    return multi_krum(byzantine, selected=1, neighbours=neighbours)
+    return _mean_of_lowest("krum", byzantine, 1, neighbours)
 
 
 def multi_krum(byzantine: int = 0, *, selected: int | None = None, neighbours: int | None = None) -> Rule:
@@ -42,23 +42,25 @@ def multi_krum(byzantine: int = 0, *, selected: int | None = None, neighbours: i
     References:
         Blanchard et al., Machine learning with adversaries, 2017.
     """
+    return _mean_of_lowest("multi-krum", byzantine, selected, neighbours)
+
+
+def _mean_of_lowest(name: str, byzantine: int, selected: int | None, neighbours: int | None) -> Rule:
+    """Build either rule; `name` is used in error messages."""
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         m = n - byzantine if selected is None else selected
-        if not 1 <= m <= n:
-            raise UsageError(f"multi-krum: selected={m} of {n} messages: between 1 and {n}")
+        others = n - byzantine - 1 if neighbours is None else neighbours
+        for option, value, least, most in (
+            ("byzantine", byzantine, 0, n - 1),
+            ("selected", m, 1, n),
+            ("neighbours", others, 0, n - 1),
+        ):
+            if not least <= value <= most:
+                raise UsageError(f"{name}: {option}={value} of {n} messages: must be between {least} and {most}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
-        scores = krum_scores(squares, byzantine, neighbours)
+        scores = neighbour_sums(squares, others + 1)  # a point is nearest to itself
         return normalised(lowest(scores, m), ok=jnp.isfinite(jnp.diagonal(squares)))
 
     return weighted(weights)
-
-
-def krum_scores(squares: Float[Array, "n n"], byzantine: int, neighbours: int | None) -> Float[Array, " n"]:
-    """Sum each point's squared distances to the n − f nearest points, itself included, or to `neighbours` others."""
-    n = squares.shape[0]
-    count = n - byzantine if neighbours is None else neighbours + 1
-    if not 1 <= count <= n:
-        raise UsageError(f"krum: neighbours={count - 1} of {n} messages: between 0 and {n - 1}")
-    return neighbour_sums(squares, count)

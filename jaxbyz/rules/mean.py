@@ -12,7 +12,7 @@ from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 def mean() -> Rule:
     """Return the average `(1/n) Σ_i x_i`.
 
-    Breakdown point 0. Cost n·D. The only rule that lets a non-finite message through.
+    Breakdown point 0. Cost n·D. The only registered aggregator that lets a non-finite message through.
     """
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:

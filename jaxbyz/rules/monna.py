@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, largest_square, mix, normalised, squared_norms
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, normalised, squared_norms, usable_squares
 from jaxbyz.rules.selection import lowest
 
 
@@ -28,9 +28,9 @@ def monna(byzantine: int = 0) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise UsageError(f"monna: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"monna: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
         squares = squared_norms(jax.lax.stop_gradient(messages - receiver.own[None]))
-        ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
+        ok = usable_squares(squares)
         squares = jnp.where(ok, squares, jnp.inf)
         own = jnp.arange(n) == receiver.index
         share = normalised(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)[None]

@@ -29,7 +29,7 @@ def nnm(byzantine: int = 0) -> Rule:
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
-            raise UsageError(f"nnm: byzantine={byzantine} of {n} messages leaves none: at most {n - 1}")
+            raise UsageError(f"nnm: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
         squares = jax.lax.stop_gradient(squared_distances(messages))
         ok = jnp.isfinite(jnp.diagonal(squares))
         tightest = jnp.argmin(neighbour_sums(squares, n - byzantine))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, largest_square, squared_norms, weighted
+from jaxbyz.rules.base import Rule, squared_norms, usable_squares, weighted
 from jaxbyz.rules.coordinatewise import finite_median
 from jaxbyz.rules.distances import gram_matrix
 
@@ -35,9 +35,9 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         Pillutla, Kakade & Harchaoui, Robust aggregation for federated learning, 2022.
     """
     if start not in ("median", "zero"):
-        raise UsageError(f"rfa: start={start!r} is unknown: median or zero")
+        raise UsageError(f"rfa: start={start!r}: must be median or zero")
     if rounds < 1:
-        raise UsageError(f"rfa: rounds={rounds}: at least 1")
+        raise UsageError(f"rfa: rounds={rounds}: must be at least 1")
 
     def weights(messages: Array) -> Array:
         measure = distances_by_products if start == "median" else distances_by_differences
@@ -88,7 +88,7 @@ def distances_by_products(messages: Float[Array, "n D"]) -> Distances:
 def distances_by_differences(messages: Float[Array, "n D"]) -> Distances:
     """Measure distances from zero and from mixtures directly: n·D for each."""
     squares = squared_norms(messages)
-    ok = squares <= largest_square(messages.dtype)  # a comparison with NaN is False
+    ok = usable_squares(squares)
     safe = jnp.where(ok[:, None], messages, 0.0)
 
     def squares_from(w: Array) -> Array:

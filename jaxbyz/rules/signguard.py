@@ -73,7 +73,7 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
         plain variant).
     """
     if not 0 < fraction <= 1:
-        raise UsageError(f"signguard: fraction={fraction}: above 0, at most 1")
+        raise UsageError(f"signguard: fraction={fraction}: must be above 0 and at most 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         D = messages.shape[1]

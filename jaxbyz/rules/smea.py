@@ -2,8 +2,8 @@
 
 For any vector u, ‖Hu‖/‖u‖ is a lower bound on the largest eigenvalue of a positive semi-definite matrix H. For all
 subsets together it costs one product with the n×n Gram matrix. Subsets are visited in the order of their bounds, which
-are sharpened first, until the next bound exceeds the best value found. So few subsets are ever diagonalised, and the
-minimum is exact.
+are sharpened first, until the next bound exceeds the best value found. Hence only a few subsets are diagonalised, and
+the minimum is exact.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
         if 2 * byzantine >= n:
-            raise UsageError(f"smea: byzantine={byzantine} of {n} messages: at most {(n - 1) // 2}")
+            raise UsageError(f"smea: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
         gram, ok = gram_matrix(jax.lax.stop_gradient(messages))
         gram = scaled(gram)
         if byzantine == 0:
@@ -63,12 +63,12 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
 
 def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Float[Array, " s"]:
     """Return the largest eigenvalue of `Σ_{i∈S} (x_i−μ_S)(x_i−μ_S)ᵀ` for each subset, a row of zeros and ones."""
+    return jnp.linalg.eigvalsh(jax.vmap(_centred_gram, (None, 0))(gram, masks))[:, -1]
 
-    def one(mask: Array) -> Array:
-        about = gram_around_mean(gram, mask / jnp.maximum(jnp.sum(mask), 1.0))
-        return mask[:, None] * about * mask[None, :]
 
-    return jnp.linalg.eigvalsh(jax.vmap(one)(masks))[:, -1]
+def _centred_gram(gram: Float[Array, "n n"], mask: Float[Array, " n"]) -> Float[Array, "n n"]:
+    """Return the Gram matrix of a subset around its mean, zero outside it; its eigenvalues are those of the scatter."""
+    return mask[:, None] * gram_around_mean(gram, mask / jnp.maximum(jnp.sum(mask), 1.0)) * mask[None, :]
 
 
 def scatter_bounds(
@@ -167,22 +167,18 @@ def _exact_minimum(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array,
     """Return the best of all C(n, f) subsets. Those with the least bounds are visited first."""
     n = gram.shape[0]
     start = filtered_subset(gram, ok, f)
-    usable = ok.astype(gram.dtype)
+    usable_mask = ok.astype(gram.dtype)
     masks = jnp.all(jnp.asarray(_choices(n, f))[:, :, None] != jnp.arange(n, dtype=jnp.int16)[None, None], axis=1)
     masks = masks.astype(gram.dtype)
     count = masks.shape[0]
-    unusable = masks @ (1.0 - usable) > 0
+    with_unusable = masks @ (1.0 - usable_mask) > 0
 
-    def spectrum(mask: Array) -> tuple[Array, Array]:
-        about = gram_around_mean(gram, mask / jnp.maximum(jnp.sum(mask), 1.0))
-        return jnp.linalg.eigh(mask[:, None] * about * mask[None, :])
-
-    values, vectors = spectrum(usable)
-    least, direction = spectrum(start * usable)
+    values, vectors = jnp.linalg.eigh(_centred_gram(gram, usable_mask))
+    least, direction = jnp.linalg.eigh(_centred_gram(gram, start * usable_mask))
     # Every subset's eigenvalues lie above the second least of all points; the least, zero, belongs to the mean.
     low = jnp.where(jnp.all(ok), jnp.maximum(values[min(1, n - 1)], 0.0), 0.0)
     top, kept_top = vectors[:, -1], direction[:, -1]  # the directions of largest spread of all points and of `start`
-    bounds = jnp.where(unusable, jnp.inf, _bounds(gram, masks, top)[0])
+    bounds = jnp.where(with_unusable, jnp.inf, _bounds(gram, masks, top)[0])
     slack = 1.0 - 64.0 * jnp.finfo(gram.dtype).eps * math.sqrt(n)  # for rounding in the bounds
     at_once = min(SUBSETS_AT_ONCE, count)
 
@@ -214,7 +210,7 @@ def _exact_minimum(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array,
         _, best, least = jax.lax.while_loop(promising, diagonalise, (sharp, best, least))
         return bounds.at[candidates].set(jnp.inf), best, least
 
-    guess = jnp.where(jnp.sum(start * (1.0 - usable)) > 0, jnp.inf, least[-1])
+    guess = jnp.where(jnp.sum(start * (1.0 - usable_mask)) > 0, jnp.inf, least[-1])
     high = jnp.where(jnp.isfinite(guess), guess, jnp.finfo(gram.dtype).max)
     return jax.lax.while_loop(unfinished, visit_next, (bounds, start, high))[1]
 
@@ -234,8 +230,7 @@ def _local_minimum(gram: Float[Array, "n n"], ok: Array, f: int) -> Float[Array,
         i, mask, value, _ = carry
         order = jnp.argsort(mask)
         outside, inside = order[:f], order[f:]
-        about = mask[:, None] * gram_around_mean(gram, mask / jnp.sum(mask)) * mask[None, :]
-        direction = jnp.linalg.eigh(about)[1][:, -2:] * mask[:, None]
+        direction = jnp.linalg.eigh(_centred_gram(gram, mask))[1][:, -2:] * mask[:, None]
         direction = direction - mask[:, None] * (jnp.sum(direction, axis=0) / jnp.sum(mask))[None]
         into = jax.nn.one_hot(outside, n, dtype=gram.dtype)[:, None, :]
         out = jax.nn.one_hot(inside, n, dtype=gram.dtype)[None, :, :]
