@@ -36,7 +36,7 @@ class Simulation(NamedTuple):
     chunks: int
 
 
-class Progress(NamedTuple):
+class LoopState(NamedTuple):
     """The state of the loop over chunks.
 
     Attributes:
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
     record: Any
 
 
-def run_episodes(simulation: Simulation, agents: Any, lanes: Any) -> Progress:
+def run_episodes(simulation: Simulation, agents: Any, lanes: Any) -> LoopState:
     """Run the lanes of A agents until all have ended, and stop after the chunk in which the last one ends.
 
     Args:
@@ -63,17 +63,17 @@ def run_episodes(simulation: Simulation, agents: Any, lanes: Any) -> Progress:
     _, part = jax.eval_shape(partial(_run_chunk, simulation, agents), lanes, jnp.int32(0))
     record = jax.tree.map(lambda x: jnp.zeros((simulation.chunks, *x.shape), x.dtype), part)
 
-    def running(now: Progress) -> Array:
+    def running(now: LoopState) -> Array:
         return (now.chunk < simulation.chunks) & jnp.any(now.lanes.alive)
 
-    def advance(now: Progress) -> Progress:
+    def advance(now: LoopState) -> LoopState:
         lanes, part = _run_chunk(simulation, agents, now.lanes, now.chunk)
-        return Progress(now.chunk + 1, lanes, jax.tree.map(lambda a, x: a.at[now.chunk].set(x), now.record, part))
+        return LoopState(now.chunk + 1, lanes, jax.tree.map(lambda a, x: a.at[now.chunk].set(x), now.record, part))
 
-    return jax.lax.while_loop(running, advance, Progress(jnp.int32(0), lanes, record))
+    return jax.lax.while_loop(running, advance, LoopState(jnp.int32(0), lanes, record))
 
 
-def run_to_horizon(simulation: Simulation, agents: Any, lanes: Any) -> Progress:
+def run_to_horizon(simulation: Simulation, agents: Any, lanes: Any) -> LoopState:
     """Compute what `run_episodes` does with one scan over all n·C steps: its plain version."""
     n, C = simulation.chunks, simulation.chunk_size
 
@@ -85,7 +85,7 @@ def run_to_horizon(simulation: Simulation, agents: Any, lanes: Any) -> Progress:
     lanes, record = jax.vmap(one_agent, out_axes=(0, 1))(agents, lanes)  # record: [n·C, A, …, M]
     record = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(n, C, *x.shape[1:]), 1, -2), record)
     steps_alive = jnp.max(jnp.sum(record.alive, axis=(0, 2), dtype=jnp.int32))
-    return Progress(-(-steps_alive // C), lanes, record)
+    return LoopState(-(-steps_alive // C), lanes, record)
 
 
 def scan_steps(step: Callable, agents: Any, lanes: Any, drawn: Any, first: Int[Array, ""]) -> tuple[Any, Any]:

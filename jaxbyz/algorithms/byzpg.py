@@ -23,7 +23,7 @@ from jaxbyz.algorithms.base import (
     next_anchor,
     previous_estimate,
 )
-from jaxbyz.algorithms.metrics import Metrics, Step, central_bytes, central_moved, iteration_metrics
+from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
 from jaxbyz.components import check_limit, make_attack, make_rule
 from jaxbyz.environments import Environment
@@ -145,7 +145,7 @@ def byzpg(
         rules = jax.tree.map(lambda leaf: leaf[None], estimate.rule)
         following = State(state.step + 1, state.key, theta, anchor, memory, optimizer_state, rules, estimate.adversary)
         workers_send = coin if server_samples else jnp.bool_(True)
-        measured = Step(
+        measured = StepResults(
             jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K), jnp.tile(estimate.shares, (K, 1)), jnp.ones(K, bool),
             jnp.tile(theta, (K, 1)), jnp.int32(0), central_bytes(K, D, workers_send),
             central_moved(places, D, workers_send),

@@ -22,7 +22,7 @@ from jaxbyz.algorithms.base import (
 )
 from jaxbyz.algorithms.metrics import (
     Metrics,
-    Step,
+    StepResults,
     decentralised_bytes,
     decentralised_moved,
     finite_rows,
@@ -118,7 +118,7 @@ def decbyzpg(
             (jnp.linalg.norm(v.rows, axis=1), v.shares, finite_rows(theta_tilde).astype(jnp.float32))
         )
         rounds = agreed.rounds.astype(jnp.float32)
-        measured = Step(
+        measured = StepResults(
             norms, shares, finite > 0, agreed.everyone, agreed.rounds,
             decentralised_bytes(K, D, rounds), decentralised_moved(places, aggregator, D, rounds),
         )  # fmt: skip

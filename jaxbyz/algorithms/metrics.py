@@ -60,7 +60,7 @@ class Metrics(NamedTuple):
     byzantine: Array
 
 
-class Step(NamedTuple):
+class StepResults(NamedTuple):
     """What the metrics need to know about an iteration besides the sampling, for all K agents.
 
     Attributes:
@@ -82,7 +82,7 @@ class Step(NamedTuple):
     bytes_moved: Array
 
 
-def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Array, " K"], step: Step) -> Metrics:
+def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Array, " K"], step: StepResults) -> Metrics:
     """Compute the metrics of one iteration; `mask` marks the Byzantine agents."""
     honest = ~mask
     finite = step.finite_proposals & finite_rows(step.parameters)

@@ -17,7 +17,7 @@ from jaxbyz.errors import UsageError, check_choice
 
 OBJECTIVES = ("distance", "inner", "diameter")
 FARTHEST = 1e4  # how far the ascent may carry a message, in honest spreads; starts may be farther away
-SEARCH_KEYS = 8  # draws over which the damage to a random rule is averaged during the search
+ASCENT_DRAWS = 8  # draws over which the damage to a random rule is averaged during the search
 FINAL_KEYS = 64  # draws on which the finalists are compared if the rule is random
 Damage = Callable[[Float[Array, "G K D"]], Float[Array, ""]]
 
@@ -88,7 +88,7 @@ def _forge(objective: str, effort: Effort) -> Forge:
         key_damage, key_climb, key_final = jax.random.split(jax.random.fold_in(key, 1), 3)
         mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
         pair = farthest_pair(view)
-        damage = damage_function(key_damage, view, objective, pair, SEARCH_KEYS)
+        damage = damage_function(key_damage, view, objective, pair, ASCENT_DRAWS)
         final_damage = (
             damage_function(key_final, view, objective, pair, FINAL_KEYS) if view.averages_over_keys else None
         )

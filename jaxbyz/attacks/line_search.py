@@ -13,7 +13,7 @@ from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, rule_out
 from jaxbyz.attacks.honest_statistics import honest_mean, overflow_safe_norm
 from jaxbyz.attacks.ipm import ipm_row
 
-KEYS = 4  # draws over which the effect on a random rule is averaged
+LINE_SEARCH_DRAWS = 4  # draws over which the effect on a random rule is averaged
 
 
 def scale_grid(dtype: jnp.dtype, least: float = 0.01, most: float = 100.0, tries: int = 24) -> Float[Array, " tries"]:
@@ -31,7 +31,7 @@ def distance_moved(view: View, forged: Float[Array, "K D"], key: PRNGKeyArray) -
 
     if not view.averages_over_keys:
         return distance(key)
-    return jnp.mean(jax.vmap(distance)(jax.random.split(key, KEYS)))
+    return jnp.mean(jax.vmap(distance)(jax.random.split(key, LINE_SEARCH_DRAWS)))
 
 
 def _most_damaging(

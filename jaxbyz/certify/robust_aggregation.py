@@ -17,7 +17,7 @@ from jaxbyz.certify.starting_inputs import HONEST_ARRANGEMENTS, aggregation_inpu
 from jaxbyz.certify.worst_input import Budget, WorstInput, find_worst_input
 from jaxbyz.rules import Receiver, Rule
 
-SEARCH_KEYS = 8  # draws over which a random rule is averaged during the search
+SEARCH_DRAWS = 8  # draws over which a random rule is averaged during the search
 FRESH_KEYS = 512  # new draws over which the ratio of a random rule's worst input is reported
 DECAY_AGENTS = (16, 64)  # numbers of agents between which the decay is measured
 
@@ -84,7 +84,7 @@ def search_aggregator(name: str, agents: int, byzantine: int, seed: int, budget:
         points, masks = aggregation_inputs(seed, budget.starts, agents, byzantine, budget.dimension_for(agents))
 
         def search(key: PRNGKeyArray, points: Array, masks: Array) -> WorstInput:
-            keys = jax.random.split(jax.random.fold_in(key, 1), SEARCH_KEYS)
+            keys = jax.random.split(jax.random.fold_in(key, 1), SEARCH_DRAWS)
             return find_worst_input(
                 key, lambda point, mask: error_ratio(rule, keys, point[0], mask), points, masks, budget
             )
@@ -131,7 +131,7 @@ def _largest_honest_ratio(name: str, n: int, seed: int) -> float:
         inputs = [honest_rows(rng, kind, n, n, 1) for kind in arrangements for _ in range(3)]
         for share in (0.2, 0.3, 0.4, 0.45):  # two clusters of the same proportion for every n
             inputs.append(np.where(np.arange(n)[:, None] < share * n, np.eye(1, n), 0.0))
-        keys = jax.random.split(jax.random.key(seed), 8 * SEARCH_KEYS)
+        keys = jax.random.split(jax.random.key(seed), 8 * SEARCH_DRAWS)
         nobody = jnp.zeros(n, bool)
         ratios = fast_compiling_jit(lambda x: jax.lax.map(lambda rows: error_ratio(rule, keys, rows, nobody), x))
         return float(np.max(ratios(jnp.asarray(np.stack(inputs)))))

@@ -28,7 +28,7 @@ from jaxbyz.training.layout import make_layout
 from jaxbyz.training.processes import is_first_process, on_first_process
 from jaxbyz.training.run import Run
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 FOLDER = "checkpoints"
 KEEP = 2  # the newest, and the one before it in case the newest is damaged
 
@@ -68,7 +68,7 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
     try:
         _write(path, checkpoint)
         if is_first_process():
-            seal = {"format": FORMAT, "config": config_digest(config), "files": dict(_digests(path))}
+            seal = {"format": CHECKPOINT_FORMAT, "config": config_digest(config), "files": dict(_digests(path))}
             write_json(path.with_suffix(".json"), seal)
             for done in _steps(folder)[:-KEEP]:
                 remove(folder, done)
@@ -199,9 +199,11 @@ def _problem(folder: Path, config: Config, done: int) -> str | None:
     except UsageError:
         return "unreadable seal"
     version, files = seal.get("format"), seal.get("files")
-    if isinstance(version, int) and version > FORMAT:
-        raise UsageError(f"{path}: written by a newer jaxbyz (checkpoint format {version}, this one reads {FORMAT})")
-    if version != FORMAT or not isinstance(files, dict):
+    if isinstance(version, int) and version > CHECKPOINT_FORMAT:
+        raise UsageError(
+            f"{path}: written by a newer jaxbyz (checkpoint format {version}, this one reads {CHECKPOINT_FORMAT})"
+        )
+    if version != CHECKPOINT_FORMAT or not isinstance(files, dict):
         return "unreadable seal"
     if seal.get("config") != config_digest(config):
         raise UsageError(f"{path}: belongs to another configuration than config.json; nothing was changed")

@@ -19,7 +19,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import OUTPUTS, Config, from_dict, to_dict
 from jaxbyz.experiments.files import read_arrays, read_json, write_arrays, write_json
 
-FORMAT = 1
+RUN_FORMAT = 1
 PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
 
 
@@ -80,7 +80,7 @@ def refuse_run(path: str | Path) -> None:
 def write_start(folder: Path, config: Config) -> None:
     """Write the files of a run that starts; config.json last, because it makes the folder a run."""
     write_json(folder / "environment.json", describe_environment())
-    write_json(folder / "config.json", {"format": FORMAT, **to_dict(config)})
+    write_json(folder / "config.json", {"format": RUN_FORMAT, **to_dict(config)})
 
 
 def write_results(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.ndarray]) -> None:
@@ -99,7 +99,7 @@ def describe_environment() -> dict[str, Any]:
             versions[package] = "not installed"
     devices = jax.devices()
     return {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
@@ -118,9 +118,9 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
     if not has_run(folder):
         raise UsageError(f"{path}: no run here (config.json missing); `jaxbyz train --out {path}` makes one")
     values = read_json(folder / "config.json")
-    version = values.get("format", FORMAT)
-    if not isinstance(version, int) or version > FORMAT:
-        raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {FORMAT})")
+    version = values.get("format", RUN_FORMAT)
+    if not isinstance(version, int) or version > RUN_FORMAT:
+        raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {RUN_FORMAT})")
     return from_dict(values, names=names)
 
 

@@ -32,7 +32,7 @@ from jaxbyz.experiments.run_folder import make_folder
 MAX_FILE_BYTES = 2**20
 MAX_MEMBERS = 10_000
 MAX_NAME_LENGTH = 150
-KEYS = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
+SWEEP_FILE_KEYS = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
 
 
 class Sweep(NamedTuple):
@@ -83,7 +83,7 @@ def load_sweep(path: str | Path) -> Sweep:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
     for name, value in values.items():
-        kind = KEYS.get(name)
+        kind = SWEEP_FILE_KEYS.get(name)
         if kind is None:
             raise UsageError(f"{path}: {name!r} is unknown; known: out, checkpoint_every, [fixed], [grid]")
         if not isinstance(value, kind) or isinstance(value, bool):
