@@ -122,7 +122,7 @@ def build(plan: Plan) -> Algorithm:
     }  # fmt: skip
     if central:
         return byzpg(tabular_mdp.environment(), shared_policy(), **options)
-    agreement = make_agreement("mda", plan.K, plan.f, 1)
+    agreement = make_agreement("mda", plan.K, plan.f, 1, unsafe=True)
     return decbyzpg(tabular_mdp.environment(), shared_policy(), agreement=agreement, **options)
 
 

@@ -69,7 +69,7 @@ def worst_ratios(kind: str, K: int, f: int, D: int, rounds: int) -> dict[str, np
     }
     for name in ("equivocating-min-max", "equivocating-alie", "dissensus"):
         forges[name] = cast(Forge, make_attack(f"{name}:on=parameters", K, f).parameters)
-    mask, agreement = jnp.arange(K) >= K - f, make_agreement(kind, K, f, 1)
+    mask, agreement = jnp.arange(K) >= K - f, make_agreement(kind, K, f, 1, unsafe=True)
     rng = np.random.default_rng(0)
     honest = [honest_rows(rng, shape, K - f, D, f) for shape in HONEST_ARRANGEMENTS for _ in range(4)]
     inputs = jnp.asarray([np.concatenate([rows, rows[:f]]) for rows in honest], jnp.float32)

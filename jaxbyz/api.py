@@ -5,8 +5,8 @@ Each is compiled once per component, options and shapes, so that a second call c
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_rule
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 from jaxbyz.registry import Registry
@@ -35,7 +35,7 @@ def aggregate(
     """Aggregate K messages into one vector. A rule with memory starts from its initial state.
 
     Args:
-        rule: a name such as `"krum"` or `"bucketing+rfa"`, a rule, or a function `(messages [K, D]) -> [D]`.
+        rule: a name such as `"krum"` or `"bucketing+rfa"`, a rule, or a function `([key,] messages) -> [D]`.
         key: random key, for rules that draw random numbers.
         messages: `[K, D]`, one row per sender.
         byzantine: how many of the messages the rule defends against.
@@ -78,7 +78,7 @@ def agree(
         key: random key.
         parameters: `[K, D]`, one row per agent.
         byzantine: how many agents the rule defends against.
-        rounds: the number of rounds κ.
+        rounds: the number of rounds κ, unless the agreement has its own.
         attack: what Byzantine agents send; an attack on gradients only is used for parameters here.
         mask: `[K]`, who is Byzantine; by default the last `byzantine` agents.
         unsafe: allow more Byzantine agents than a named agreement tolerates.
@@ -90,15 +90,15 @@ def agree(
     parameters = _as_matrix("parameters", parameters)
     K = parameters.shape[0]
     _check_count(K, byzantine)
-    mask = jnp.arange(K) >= K - byzantine if mask is None else jnp.asarray(mask, bool)
+    mask = jnp.arange(K) >= K - byzantine if mask is None else _as_mask(mask, K)
 
     def build() -> Callable[..., Array]:
-        liar = make_attack(attack, K, byzantine)
+        forger = make_attack(attack, K, byzantine)
         built = make_agreement(agreement, K, byzantine, rounds, unsafe=unsafe, **options)
 
         def call(key: PRNGKeyArray, parameters: Array, mask: Array) -> Array:
-            memory = liar.init(*parameters.shape)
-            adversary = Adversary(mask, liar.parameters or liar.gradients, liar.equivocates, memory)
+            memory = forger.init(*parameters.shape)
+            adversary = Adversary(mask, forger.parameters or forger.gradients, forger.equivocates, memory)
             return run_agreement(key, built, parameters, adversary).parameters
 
         return call
@@ -135,21 +135,19 @@ def attack(
     """
     messages = _as_matrix("messages", messages)
     K, D = messages.shape
-    mask = jnp.asarray(mask, bool)
-    if mask.shape != (K,):
-        raise UsageError(f"mask has shape {mask.shape}: it must be ({K},), one entry per sender")
-    if on not in ("gradients", "parameters"):
-        raise UsageError(f"on={on!r}: must be gradients or parameters")
+    mask = _as_mask(mask, K)
+    check_choice("on", on, ("gradients", "parameters"))
+    # The number of liars is unknown inside jit. The largest possible one is safe for attacks, which take it as a bound.
     f = K - 1 if isinstance(mask, jax.core.Tracer) else int(mask.sum())
 
     def build() -> Callable[..., Array]:
-        liar = make_attack(attack, K, f, **options)
-        forge = liar.gradients if on == "gradients" else liar.parameters
-        expected = make_rule(rule, K, f)
+        forger = make_attack(attack, K, f, **options)
+        forge = forger.gradients if on == "gradients" else forger.parameters
+        expected = make_rule(rule, K, f, unsafe=True)
 
         def call(key: PRNGKeyArray, messages: Array, mask: Array) -> Array:
             key_forge, key_rule = jax.random.split(key)
-            adversary = Adversary(mask, forge, liar.equivocates, liar.init(K, D))
+            adversary = Adversary(mask, forge, forger.equivocates, forger.init(K, D))
             view = omniscient_view(key_rule, expected, expected.init(K, D), messages, adversary)
             receivers = jnp.arange(K, dtype=jnp.int32)
             return jax.vmap(lambda r: received(key_forge, view, forge, r, restore_own=False))(receivers)
@@ -159,31 +157,22 @@ def attack(
     return _compiled(build, "attack", attack, rule, on, K, D, f, **options)(key, messages, mask)
 
 
-class _Build:
-    """A way to build a function, equal to every other one with the same description."""
-
-    def __init__(self, build: Callable[[], Callable[..., Array]], description: Any):
-        self.build, self.description = build, description
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Build) and self.description == other.description
-
-    def __hash__(self) -> int:
-        return hash(self.description)
-
-
-@lru_cache(maxsize=256)
-def _cached(build: _Build) -> Callable[..., Array]:
-    return jax.jit(build.build())
+_COMPILED: OrderedDict[Any, Callable[..., Array]] = OrderedDict()
+_MOST_COMPILED = 256
 
 
 def _compiled(build: Callable[[], Callable[..., Array]], *parts: Any, **options: Any) -> Callable[..., Array]:
     """Return the jitted function that `build` makes, the same one for the same parts and options."""
     description = (*parts, *sorted(options.items()), Registry.revision)
     try:
-        return _cached(_Build(build, description))
+        found = _COMPILED.get(description)
     except TypeError:  # a part cannot be hashed, for example a rule that holds the matrix of a graph
         return jax.jit(build())
+    if found is None:
+        found = _COMPILED[description] = jax.jit(build())
+        if len(_COMPILED) > _MOST_COMPILED:
+            _COMPILED.popitem(last=False)
+    return found
 
 
 def _as_matrix(name: str, values: Any) -> Array:
@@ -191,6 +180,13 @@ def _as_matrix(name: str, values: Any) -> Array:
     if array.ndim != 2 or 0 in array.shape:
         raise UsageError(f"{name} has shape {array.shape}: it must be [K, D], one row per sender")
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)
+
+
+def _as_mask(mask: Any, K: int) -> Array:
+    array = jnp.asarray(mask, bool)
+    if array.shape != (K,):
+        raise UsageError(f"mask has shape {array.shape}: it must be ({K},), one entry per agent")
+    return array
 
 
 def _check_count(K: int, byzantine: int) -> None:

@@ -5,6 +5,7 @@ A name may carry options and may be joined with others: `"krum"`, `"rfa:rounds=1
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -49,15 +50,15 @@ def check_limit(
 
 
 def make_rule(
-    rule: Rule | str | Callable[..., Array], agents: int, byzantine: int, *, unsafe: bool = True, **options: Any
+    rule: Rule | str | Callable[..., Array], agents: int, byzantine: int, *, unsafe: bool = False, **options: Any
 ) -> Rule:
-    """Return a rule from its name, from a `Rule`, or from a function `(messages [K, D]) -> [D]`.
+    """Return a rule from its name, from a `Rule`, or from a function `([key,] messages) -> [D]`.
 
     Args:
         rule: what to build; pre-aggregators are joined to the name of an aggregator with `+`.
         agents: the number of messages K.
         byzantine: the number f that the rule defends against.
-        unsafe: if False, refuse f beyond the limit of a named rule.
+        unsafe: allow f beyond the limits of the named rules.
         **options: options of the aggregator; they take precedence over those in the name.
     """
     if isinstance(rule, Rule):
@@ -71,9 +72,11 @@ def make_rule(
     parts = []
     for text in before:
         pre_name, pre_options = parse_spec(text)
-        if pre_name == "bucketing" and entry.limit is not None and "size" not in pre_options:
-            pre_options.setdefault("alpha_max", float(entry.limit))
-        parts.append(pre_aggregators[pre_name].build(agents, byzantine, **pre_options))
+        before_it = pre_aggregators[pre_name]
+        check_limit("pre-aggregator", pre_name, before_it.limit, agents, byzantine, unsafe)
+        if entry.limit is not None and "alpha_max" in inspect.signature(before_it.factory).parameters:
+            pre_options.setdefault("alpha_max", float(entry.limit))  # buckets must not exceed the aggregator's limit
+        parts.append(before_it.build(agents, byzantine, **pre_options))
     return chain(*parts, entry.build(agents, byzantine, **{**given, **options}))
 
 
@@ -98,7 +101,7 @@ def make_agreement(
     byzantine: int,
     rounds: int = AGREEMENT_ROUNDS,
     *,
-    unsafe: bool = True,
+    unsafe: bool = False,
     **options: Any,
 ) -> Agreement | None:
     """Return an agreement from its name, from the rule of every round, or from an `Agreement`.
@@ -108,7 +111,7 @@ def make_agreement(
         agents: the number of agents K.
         byzantine: the number f that the rule defends against.
         rounds: the number of rounds κ, unless the name gives it (`"mda:rounds=6"`).
-        unsafe: if False, refuse f beyond the limit of a named agreement.
+        unsafe: allow f beyond the limit of a named agreement.
         **options: options of the rule; they take precedence over those in the name.
     """
     if agreement is None or isinstance(agreement, Agreement):

@@ -1,4 +1,4 @@
-"""The error for mistakes of the user, and how error messages are worded."""
+"""The exception for user errors, and how error messages are worded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 class UsageError(ValueError):
-    """A mistake of the user. The message is one line that names the option, its value and what is allowed."""
+    """A user error. The message is one line that names the option, its value and what is allowed."""
 
 
 def first_line(error: BaseException) -> str:

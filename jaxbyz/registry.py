@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError, unknown
 
-TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 def largest_below(limit: Fraction, agents: int) -> int:
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     def build(self, agents: int, byzantine: int, /, **options: Any) -> Any:
         """Call the factory with the options, and with `agents` and `byzantine` if it takes them.
 
-        An option `byzantine` lets a rule defend against another number than the run has.
+        An option `byzantine` lets a rule defend against a different number from the run's.
 
         Raises:
             UsageError: if an option is unknown or its value does not fit.
@@ -128,7 +128,7 @@ def option_types(factory: Callable[..., Any]) -> dict[str, Any]:
 def convert(name: str, hint: Any, value: Any) -> Any:
     """Return a value as the annotated type of its option.
 
-    Whole numbers are accepted for float and text options, and a list of whole numbers for a tuple.
+    Whole numbers are accepted for float and string options, and a list of whole numbers for a tuple.
 
     Raises:
         UsageError: if the value does not fit; the message begins with `name`.
@@ -151,7 +151,9 @@ def convert(name: str, hint: Any, value: Any) -> Any:
     sizes = value if isinstance(value, list | tuple) else [None]
     if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
         return tuple(sizes)
-    raise UsageError(f"{name}={str(value)[:60]!r} is not {TYPE_NAMES.get(kind, 'a list of sizes like [16, 16]')}")
+    raise UsageError(
+        f"{name}={str(value)[:60]!r} is not {TYPE_NAMES.get(kind, 'a list of whole numbers like [16, 16]')}"
+    )
 
 
 def _overflows(value: Any) -> bool:

@@ -127,7 +127,7 @@ def test_graphs_and_weights(name, agents):
     assert (adjacency.sum(axis=1) == degree).all()
     weights = graphs.metropolis_weights(adjacency)
     np.testing.assert_allclose(weights.sum(axis=0), 1.0)
-    assert (weights >= 0).all() and (weights == weights.T).all() and 0 < graphs.spectral_gap(weights) <= 1 + 1e-9
+    assert (weights >= 0).all() and (weights == weights.T).all()
     assert name != "complete" or np.allclose(weights, 1 / agents)
 
 

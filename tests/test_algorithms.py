@@ -195,12 +195,12 @@ def test_small_batch_uses_the_previous_parameters_and_estimate():
     algorithm = robust(agents=1, byzantine=0, aggregator=jb.mean(), agreement=None)
     state = algorithm.init(jax.random.key(3))
     first, _ = algorithm.step(state, jnp.bool_(True))
-    np.testing.assert_array_equal(first.previous, state.parameters)
+    np.testing.assert_array_equal(first.anchor, state.parameters)
     second, _ = algorithm.step(first, jnp.bool_(False))
     keys = jax.random.split(jax.random.fold_in(first.key, first.step), 4)[:1]
     small = sampler(ENV, POLICY, PAGE, None).small
-    expected = small(first.parameters, first.previous, first.memory, keys, jnp.zeros(1, bool))
-    np.testing.assert_allclose(second.memory, expected.estimate, rtol=1e-5, atol=1e-5)
+    expected = small(first.parameters, first.anchor, first.estimate, keys, jnp.zeros(1, bool))
+    np.testing.assert_allclose(second.estimate, expected.estimate, rtol=1e-5, atol=1e-5)
 
 
 def test_realized_equals_aggregated_under_plain_ascent_without_agreement():
@@ -337,7 +337,7 @@ def test_limits_of_named_rules_hold_in_python():
     jb.decbyzpg(ENV, POLICY, **options, aggregator="krum", unsafe=True)
     with pytest.raises(UsageError, match="exceeds the limit 1/4 of agreement mda"):
         jb.decbyzpg(ENV, POLICY, **{**options, "agreement": "mda"}, aggregator="rfa")
-    with pytest.raises(UsageError, match="exceeds the limit 1/2 of algorithm byzpg"):
+    with pytest.raises(UsageError, match="exceeds the limit 1/2 of the server"):
         jb.byzpg(ENV, POLICY, **common(agents=4, byzantine=2), aggregator=jb.rfa())
 
 

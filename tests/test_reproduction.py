@@ -199,10 +199,10 @@ def test_the_published_script_compares_with_the_proposed_parameters():
     options = {"algorithm": "dec-page-pg", "agents": 2, "N": 2, "B": 2, "horizon": 16, "hidden": (4,)}
     algorithm = build(resolve("cartpole-published", **options), 1)
     state, _ = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0)), jnp.bool_(True))
-    np.testing.assert_array_equal(state.previous, state.parameters)
+    np.testing.assert_array_equal(state.anchor, state.parameters)
     faithful = build(resolve("cartpole-paper", **options), 1)
     state, _ = jax.jit(faithful.step)(faithful.init(jax.random.key(0)), jnp.bool_(True))
-    assert not np.array_equal(state.previous, state.parameters)
+    assert not np.array_equal(state.anchor, state.parameters)
 
 
 def test_shared_start_is_the_same_for_every_seed():

@@ -44,8 +44,8 @@ def test_svrpg_keeps_its_snapshot_between_large_batches():
     for coin in coins[:6]:
         thetas.append(np.asarray(state.parameters))
         state, _ = algorithm.step(state, coin)
-        snapshots.append(np.asarray(state.previous))
-        memories.append(np.asarray(state.memory))
+        snapshots.append(np.asarray(state.anchor))
+        memories.append(np.asarray(state.estimate))
     for t in (1, 2, 3):
         np.testing.assert_array_equal(snapshots[t], thetas[0])
         np.testing.assert_array_equal(memories[t], memories[0])

@@ -6,7 +6,7 @@
 | `episode_sums`, `living_strips` | sums over the steps that were taken | sum over all steps |
 | `batching` | axes that `vmap` adds are folded, groups of agents, one branch per shared coin | `vmap`, `lax.cond` |
 | `lane_steps` | simulations in which only the lanes that need work cost time | `vmap` |
-| `sorting_networks`, `gram`, `weighted_sums`, `eigenvalues` | parts of aggregation rules | `jnp.sort`, `@`, … |
+| `sorting_networks`, `gram`, `weighted_sums` | parts of aggregation rules | `jnp.sort`, `@`, … |
 | `matrix_products`, `trigonometry` | small products, cosine and sine on a CPU | `@`, `jnp.cos`, `jnp.sin` |
 | `no_inline`, `fast_compilation` | functions that XLA does not inline, programs that run once | `jax.jit` |
 | `kernels` | functions of lanes as single Triton kernels | the traced function itself |

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -24,7 +23,7 @@ def trace_for(platform: Platform, only_lowered: bool = False) -> Iterator[None]:
     Args:
         platform: `"plain"` selects the plain version of every function of `jaxbyz.accelerate`, the one that documents
             what is computed; `"cpu"` and `"gpu"` select the versions for that platform; `"kernels"` selects those for a
-            GPU that runs Triton kernels, which Pallas interprets if the device is none.
+            GPU that runs Triton kernels, which Pallas interprets on any other device.
         only_lowered: the program is lowered for a GPU and not run, so that its kernels are not interpreted.
     """
     tokens = _forced.set(platform), _only_lowered.set(only_lowered)
@@ -64,11 +63,6 @@ def kernels_run() -> bool:
 def interpret_kernels() -> bool:
     """Whether kernels must be interpreted, because the device cannot run them."""
     return not (_only_lowered.get() or _runs_triton(_default_device()))
-
-
-def small_loops_are_fused() -> bool:
-    """Whether programs are traced for a CPU, with the flag that compiles a small loop into one function."""
-    return on_cpu() and "small_while_loop" in os.environ.get("XLA_FLAGS", "")
 
 
 def _runs_triton(device: Any) -> bool:

@@ -1,18 +1,17 @@
 """Algorithms as named compositions: DecByzPG, ByzPG, PAGE-PG and its naive federations, and their rivals."""
 
 from jaxbyz.algorithms.base import Algorithm, State, Traits
-from jaxbyz.algorithms.byzpg import byzpg
+from jaxbyz.algorithms.byzpg import SERVER_LIMIT, byzpg
 from jaxbyz.algorithms.decbyzpg import decbyzpg
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.algorithms.naive import dec_page_pg, fed_page_pg, page_pg
 from jaxbyz.algorithms.rivals import byz_vr_marina_pg, fedpg_br, svrpg
 from jaxbyz.registry import Registry
-from jaxbyz.rules import HALF
 
 algorithms = Registry("algorithm")
 algorithms.add("decbyzpg", decbyzpg, "DecByzPG (Algorithm 2): robust aggregation and agreement", traits=Traits())
 algorithms.add(
-    "byzpg", byzpg, "ByzPG (Algorithm 1): a trusted server with robust aggregation", HALF,
+    "byzpg", byzpg, "ByzPG (Algorithm 1): a trusted server with robust aggregation", SERVER_LIMIT,
     traits=Traits(central=True, server_samples=True),
 )  # fmt: skip
 algorithms.add("page-pg", page_pg, "PAGE-PG: one agent alone", traits=Traits(naive=True, single=True))
@@ -24,15 +23,15 @@ algorithms.add(
     traits=Traits(central=True, server_samples=True, naive=True),
 )  # fmt: skip
 algorithms.add(
-    "byz-vr-marina-pg", byz_vr_marina_pg, "Byz-VR-MARINA-PG: ByzPG whose workers sample small batches too", HALF,
-    traits=Traits(central=True),
+    "byz-vr-marina-pg", byz_vr_marina_pg, "Byz-VR-MARINA-PG: ByzPG whose workers sample small batches too",
+    SERVER_LIMIT, traits=Traits(central=True),
 )  # fmt: skip
 algorithms.add(
     "svrpg", svrpg, "SVRPG: mean of large batches, then a few small steps of the server",
     traits=Traits(central=True, server_samples=True, snapshot=True, naive=True),
 )  # fmt: skip
 algorithms.add(
-    "fedpg-br", fedpg_br, "FedPG-BR: filtered large batches, then small steps of the server", HALF,
+    "fedpg-br", fedpg_br, "FedPG-BR: filtered large batches, then small steps of the server", SERVER_LIMIT,
     traits=Traits(central=True, server_samples=True, snapshot=True),
 )  # fmt: skip
 

@@ -30,21 +30,21 @@ class State(NamedTuple):
         step: `[]`, the iteration t.
         key: the random key of the run.
         parameters: `[K, D]`, θ_t.
-        previous: `[K, D]`, the parameters that a small batch is compared with; θ_{t−1} unless `Page.anchor` differs.
-        memory: `[K, D]`, the estimate v_{t−1} that a small batch corrects.
+        anchor: `[K, D]`, the parameters that a small batch is compared with; θ_{t−1} unless `Page.anchor` differs.
+        estimate: `[K, D]`, the estimate v_{t−1} that a small batch corrects.
         optimizer: one optimizer state per agent.
         rules: one rule state per receiver.
-        adversary: what the attack remembers.
+        attack_memory: what the attack remembers.
     """
 
     step: Int[Array, ""]
     key: PRNGKeyArray
     parameters: Float[Array, "K D"]
-    previous: Float[Array, "K D"]
-    memory: Float[Array, "K D"]
+    anchor: Float[Array, "K D"]
+    estimate: Float[Array, "K D"]
     optimizer: Any
     rules: Any
-    adversary: Any
+    attack_memory: Any
 
 
 class Algorithm(NamedTuple):
@@ -153,8 +153,8 @@ def previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:
     """Return v_{t−1} as `Page.previous` defines it."""
     if page.previous == "realized":
         assert page.eta is not None
-        return (state.parameters - state.previous) / page.eta
-    return state.memory
+        return (state.parameters - state.anchor) / page.eta
+    return state.estimate
 
 
 def next_anchor(page: Page, coin: Array, state: State, proposed: Array, estimate: Array) -> tuple[Array, Array]:
@@ -171,7 +171,7 @@ def next_anchor(page: Page, coin: Array, state: State, proposed: Array, estimate
         return proposed, estimate
     if page.anchor == "previous":
         return state.parameters, estimate
-    return jnp.where(coin, state.parameters, state.previous), jnp.where(coin, estimate, state.memory)
+    return jnp.where(coin, state.parameters, state.anchor), jnp.where(coin, estimate, state.estimate)
 
 
 def always_large(p: float, period: int | None) -> bool:

@@ -35,6 +35,8 @@ from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import HALF, Receiver, Rule
 from jaxbyz.sampling.page import Page, Sampled, sampler
 
+SERVER_LIMIT = HALF  # a server tolerates fewer Byzantine workers than honest ones
+
 
 class ServerEstimate(NamedTuple):
     """What the server knows after sampling.
@@ -44,14 +46,14 @@ class ServerEstimate(NamedTuple):
         v: `[1, D]`, the estimate v_t.
         shares: `[1, K]`, share of each worker in it; zero if the server sampled alone.
         rule: the next state of the aggregator.
-        adversary: what the attack remembers.
+        attack_memory: what the attack remembers.
     """
 
     sampled: Sampled
     v: Float[Array, "1 D"]
     shares: Float[Array, "1 K"]
     rule: Any
-    adversary: Any
+    attack_memory: Any
 
 
 def byzpg(
@@ -76,7 +78,7 @@ def byzpg(
         environment: the task.
         policy: the policy that is trained.
         agents: the number of workers K.
-        aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `(messages [K, D]) -> [D]`.
+        aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `([key,] messages) -> [D]`.
         optimizer: the optax optimizer of the server.
         byzantine: the number of Byzantine workers f that the rule defends against.
         attack: an attack, its name, or a function `(key, messages, mask) -> messages`; None for no attack.
@@ -94,7 +96,7 @@ def byzpg(
     if page.previous == "own" and not server_samples:
         raise UsageError("previous='own' needs a server that samples alone; use previous='aggregated'")
     K, D = agents, policy.size
-    check_limit("algorithm", "byzpg", HALF, K, byzantine, unsafe)
+    check_limit("the", "server", SERVER_LIMIT, K, byzantine, unsafe)
     aggregator = make_rule(aggregator, K, byzantine, unsafe=unsafe)
     attack = make_attack(attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
@@ -113,13 +115,13 @@ def byzpg(
 
         def ask_workers(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
             """Lines 5 to 9: every worker samples and sends ṽ_t^(k); v_t ← Aggregate(ṽ_t^(1), …, ṽ_t^(K))."""
-            known = (state.parameters, state.previous, previous_estimate(page, state))
+            known = (state.parameters, state.anchor, previous_estimate(page, state))
             theta, before, v_before = (jnp.tile(x, (places.per_device, 1)) for x in known)
             who = places.local(keys.agents), places.local(mask)
             own = sample.large(theta, *who) if server_samples else sample.either(coin, theta, before, v_before, *who)
             v_tilde = places.gather(own)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
-            adversary = Adversary(mask, attack.gradients, attack.equivocates, state.adversary, state.step)
+            adversary = Adversary(mask, attack.gradients, attack.equivocates, state.attack_memory, state.step)
             view = omniscient_view(key_guess, aggregator, rule_state, v_tilde.estimate, adversary)
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
             v = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
@@ -128,9 +130,9 @@ def byzpg(
         def sample_alone(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
             """Lines 11 and 12: the server samples B trajectories and corrects v_{t−1}."""
             v_before = previous_estimate(page, state)
-            own = sample.small(state.parameters, state.previous, v_before, keys.agents[:1], jnp.zeros((1,), bool))
+            own = sample.small(state.parameters, state.anchor, v_before, keys.agents[:1], jnp.zeros((1,), bool))
             copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
-            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), rule_state, state.adversary)
+            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), rule_state, state.attack_memory)
 
         # Lines 4 to 13: v_t from the workers if c_t = 1, from the server alone otherwise.
         operands = state, keys, mask, rule_state
@@ -141,14 +143,18 @@ def byzpg(
         # Line 14: θ_{t+1} = θ_t + η v_t, or the step of another optimizer.
         theta, optimizer_state = ascend(optimizer, estimate.v, state.optimizer, state.parameters)
 
-        anchor, memory = next_anchor(page, coin, state, theta, estimate.v)
+        anchor, v = next_anchor(page, coin, state, theta, estimate.v)
         rules = jax.tree.map(lambda leaf: leaf[None], estimate.rule)
-        following = State(state.step + 1, state.key, theta, anchor, memory, optimizer_state, rules, estimate.adversary)
+        following = State(
+            step=state.step + 1, key=state.key, parameters=theta, anchor=anchor, estimate=v,
+            optimizer=optimizer_state, rules=rules, attack_memory=estimate.attack_memory,
+        )  # fmt: skip
         workers_send = coin if server_samples else jnp.bool_(True)
         measured = StepResults(
-            jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K), jnp.tile(estimate.shares, (K, 1)), jnp.ones(K, bool),
-            jnp.tile(theta, (K, 1)), jnp.int32(0), central_bytes(K, D, workers_send),
-            central_moved(places, D, workers_send),
+            aggregate_norms=jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K),
+            shares=jnp.tile(estimate.shares, (K, 1)), finite_proposals=jnp.ones(K, bool),
+            parameters=jnp.tile(theta, (K, 1)), rounds=jnp.int32(0),
+            bytes_sent=central_bytes(K, D, workers_send), bytes_moved=central_moved(places, D, workers_send),
         )  # fmt: skip
         return following, iteration_metrics(page, coin, estimate.sampled, mask, measured)
 

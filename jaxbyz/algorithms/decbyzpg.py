@@ -62,7 +62,7 @@ def decbyzpg(
         environment: the task.
         policy: the policy that is trained.
         agents: the number of agents K.
-        aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `(messages [K, D]) -> [D]`.
+        aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `([key,] messages) -> [D]`.
         agreement: an `Agreement`, a rule, a name such as `"mda"` or `"mda:rounds=6"` (4 rounds by default), or None.
         optimizer: an optax optimizer; every agent keeps its own state.
         byzantine: the number of Byzantine agents f that the rules defend against.
@@ -94,12 +94,12 @@ def decbyzpg(
         t, theta = state.step, state.parameters
         keys = iteration_keys(state, K)
         mask = schedule(keys.schedule, t)
-        on_gradients = Adversary(mask, attack.gradients, attack.equivocates, state.adversary, t)
+        on_gradients = Adversary(mask, attack.gradients, attack.equivocates, state.attack_memory, t)
         on_parameters = on_gradients._replace(forge=attack.parameters)
 
         # Lines 5 and 6: sample M = N or B trajectories and estimate ṽ_t^(k).
         v_before = previous_estimate(page, state)
-        own = sample.either(coin, theta, state.previous, v_before, places.local(keys.agents), places.local(mask))
+        own = sample.either(coin, theta, state.anchor, v_before, places.local(keys.agents), places.local(mask))
         v_tilde = places.gather(own)
         # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
         v = exchange(keys.gradients, aggregator, state.rules, v_tilde.estimate, on_gradients, places)
@@ -110,17 +110,20 @@ def decbyzpg(
 
         first_rule_state = places.first_agent(state.rules)
         view = omniscient_view(keys.gradients, aggregator, first_rule_state, v_tilde.estimate, on_gradients)
-        anchor, memory = next_anchor(page, coin, state, theta_tilde, own.estimate if page.previous == "own" else v.rows)
+        estimate = own.estimate if page.previous == "own" else v.rows
+        anchor, estimate = next_anchor(page, coin, state, theta_tilde, estimate)
         following = State(
-            t + 1, state.key, agreed.parameters, anchor, memory, optimizer_state, v.state, attack.remember(view)
-        )
+            step=t + 1, key=state.key, parameters=agreed.parameters, anchor=anchor, estimate=estimate,
+            optimizer=optimizer_state, rules=v.state, attack_memory=attack.remember(view),
+        )  # fmt: skip
         norms, shares, finite = places.gather(
             (jnp.linalg.norm(v.rows, axis=1), v.shares, finite_rows(theta_tilde).astype(jnp.float32))
         )
         rounds = agreed.rounds.astype(jnp.float32)
         measured = StepResults(
-            norms, shares, finite > 0, agreed.everyone, agreed.rounds,
-            decentralised_bytes(K, D, rounds), decentralised_moved(places, aggregator, D, rounds),
+            aggregate_norms=norms, shares=shares, finite_proposals=finite > 0,
+            parameters=agreed.everyone, rounds=agreed.rounds, bytes_sent=decentralised_bytes(K, D, rounds),
+            bytes_moved=decentralised_moved(places, aggregator, D, rounds),
         )  # fmt: skip
         return following, iteration_metrics(page, coin, v_tilde, mask, measured)
 

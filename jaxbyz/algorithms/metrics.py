@@ -33,7 +33,8 @@ class Metrics(NamedTuple):
             rule does not report shares.
         gradient_norm: mean norm of the honest receivers' aggregates.
         rounds: agreement rounds used.
-        bytes_sent: bytes that all agents sent together, D floats per message, counted as in the paper.
+        bytes_sent: bytes sent by all agents and the server, D floats per message, counted as in the paper; all-to-all
+            messages are assumed even on a graph.
         bytes_moved: bytes that crossed between devices if the agents are spread over several.
         finite: 1 if the parameters of all honest agents are finite before and after agreement, and at least one honest
             estimate is finite. Robust rules replace non-finite messages by zeros, so the result alone would hide it.
@@ -101,7 +102,7 @@ def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Arra
         coin=coin.astype(jnp.int32),
         ess=honest_average(sampled.ess),
         max_weight=jnp.max(jnp.where(honest, sampled.largest, 0.0)),
-        byzantine_weight=jnp.sum(jnp.where(mask, shares, 0.0 * shares)),
+        byzantine_weight=jnp.sum(jnp.where(mask, shares, 0.0 * shares)),  # 0 · NaN keeps the NaN of unknown shares
         gradient_norm=honest_average(step.aggregate_norms),
         rounds=step.rounds,
         bytes_sent=step.bytes_sent,
@@ -130,7 +131,7 @@ def central_bytes(K: int, D: int, workers_send: Array) -> Array:
 def decentralised_moved(places: Places, rule: Rule, D: int, rounds: Array) -> Array:
     """Bytes between devices without a server: estimates, parameters in κ + 1 gathers, metrics, and the rule state."""
     K = places.agents
-    per_agent = (D + SUMMARY_FLOATS) + (1.0 + rounds) * D + (2 + K)
+    per_agent = (D + SUMMARY_FLOATS) + (1.0 + rounds) * D + (2 + K)  # 2 + K: norm, finite flag and shares
     state = jax.eval_shape(lambda: rule.init(K, D))
     # The adversary sees the rule state of agent 0 twice per iteration.
     shown = 2 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))

@@ -18,7 +18,7 @@ def named_rule(name: str, agents: int, byzantine: int) -> Rule:
     the limit of the aggregator behind it, as in the paper: 1/4 for Krum, 1/2 for RFA.
     """
     if not name.startswith(AGREEMENT):
-        return make_rule(name, agents, byzantine)
+        return make_rule(name, agents, byzantine, unsafe=True)
     part, options = parse_spec(name.removeprefix(AGREEMENT))
     rule: Rule | None = agreements[part].build(agents, byzantine, **options)
     if rule is None:

@@ -22,7 +22,9 @@ from jaxbyz.rules import check_rule
 
 def agreement_of(config: Config) -> Agreement | None:
     """Return the agreement that the options name, or None for `"none"`."""
-    agreement = make_agreement(config.agreement, config.agents, config.byzantine, config.kappa_rounds())
+    agreement = make_agreement(
+        config.agreement, config.agents, config.byzantine, config.kappa_rounds(), unsafe=config.unsafe
+    )
     return None if agreement is None else agreement._replace(tolerance=config.tolerance)
 
 
@@ -45,7 +47,7 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
     )
     if config.start == "shared":
         policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
-    aggregator, agreement = make_rule(rule_spec(config), K, f), agreement_of(config)
+    aggregator, agreement = make_rule(rule_spec(config), K, f, unsafe=config.unsafe), agreement_of(config)
     check_rule(aggregator, K, policy.size)
     if agreement is not None:
         check_rule(agreement.rule, K, policy.size)

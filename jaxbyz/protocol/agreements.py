@@ -14,7 +14,7 @@ from jaxbyz.protocol.communication import Adversary, exchange
 from jaxbyz.protocol.placement import Places
 from jaxbyz.registry import Registry
 from jaxbyz.rules import FIFTH, HALF, QUARTER, THIRD, Rule, mda, monna, trimmed_mean
-from jaxbyz.rules.base import RuleState
+from jaxbyz.rules.base import RuleState, root
 from jaxbyz.rules.clipped_gossip import clipped_gossip
 from jaxbyz.rules.distances import squared_distances
 
@@ -59,9 +59,7 @@ def theorem_rounds(N: int, agents: int, p: float) -> int:
 def diameter(parameters: Float[Array, "K D"], mask: Bool[Array, " K"]) -> Float[Array, ""]:
     """Return Δ₂ of the honest agents, max over honest i, j of ‖θ_i − θ_j‖; `mask` marks the Byzantine agents."""
     both = ~mask[:, None] & ~mask[None, :]
-    square = jnp.max(jnp.where(both, squared_distances(parameters), 0.0))
-    positive = square > 0  # the derivative at zero is zero instead of NaN
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+    return root(jnp.max(jnp.where(both, squared_distances(parameters), 0.0)))
 
 
 def run_agreement(
@@ -79,6 +77,8 @@ def run_agreement(
         parameters: `[R, D]`, one row per agent on this device.
         adversary: who lies, and how.
         places: where agents live; by default all of them are on this device.
+
+    A rule with memory starts anew in every round.
     """
     places = Places(parameters.shape[0]) if places is None else places
     everyone = places.gather(parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxbyz.errors import UsageError, unknown
+from jaxbyz.errors import UsageError, check_choice
 
 GRAPHS = ("complete", "ring", "torus", "random-regular")
 
@@ -36,7 +36,7 @@ def torus(agents: int) -> np.ndarray:
 
 
 def random_regular(agents: int, degree: int = 4, seed: int = 0) -> np.ndarray:
-    """Return a connected random graph in which every agent has `degree` neighbours.
+    """Return a random graph in which every agent has `degree` neighbours; it is connected unless the degree is 1.
 
     It starts from a circulant graph and swaps the ends of two random edges many times (a–b and c–d become a–c and b–d),
     which preserves all degrees. The swaps are repeated while the result is not connected.
@@ -66,8 +66,7 @@ def graph(name: str, agents: int, *, degree: int = 4, seed: int = 0) -> np.ndarr
     """Return a graph by its name; `degree` and `seed` apply to `random-regular`."""
     if name == "random-regular":
         return random_regular(agents, degree, seed)
-    if name not in GRAPHS:
-        raise UsageError(unknown("graph", name, GRAPHS))
+    check_choice("graph", name, GRAPHS)
     return {"complete": complete, "ring": ring, "torus": torus}[name](agents)
 
 
@@ -91,12 +90,6 @@ def metropolis_weights(adjacency: np.ndarray) -> np.ndarray:
     degrees = adjacency.sum(axis=1)
     weights = np.where(adjacency, 1.0 / (1.0 + np.maximum.outer(degrees, degrees)), 0.0)
     return weights + np.diag(1.0 - weights.sum(axis=1))
-
-
-def spectral_gap(weights: np.ndarray) -> float:
-    """Return 1 minus the second largest absolute eigenvalue of W: how fast plain averaging on the graph converges."""
-    values = np.sort(np.abs(np.linalg.eigvalsh(weights)))
-    return float(1.0 - (values[-2] if len(values) > 1 else 0.0))
 
 
 def _circulant(agents: int, steps: tuple[int, ...]) -> np.ndarray:

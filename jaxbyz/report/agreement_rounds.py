@@ -96,7 +96,7 @@ def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTr
         proposed, metrics = without_agreement.step(state, coin)
         held, sent = trace_agreement(
             iteration_keys(state, K).parameters, agreement, proposed.parameters, metrics.byzantine, attack,
-            state.adversary, state.step,
+            state.attack_memory, state.step,
         )  # fmt: skip
         return proposed._replace(parameters=held[-1]), (held, sent, metrics.byzantine)
 

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.rollout import Episodes
 
@@ -54,18 +54,13 @@ class Estimator(NamedTuple):
     weights: str = "trajectory"
     clip: float | None = None
 
-    def check(self) -> Estimator:
-        """Return the estimator itself, or raise a `UsageError` if a name is unknown or two options contradict."""
-        for option, value, known in (
-            ("estimator", self.kind, ESTIMATORS),
-            ("baseline", self.baseline, BASELINES),
-            ("weights", self.weights, WEIGHTS),
-        ):
-            if value not in known:
-                raise UsageError(f"{option}={value!r} is unknown: one of {', '.join(known)}")
+    def check(self) -> None:
+        """Raise a `UsageError` if a name is unknown or two options contradict."""
+        check_choice("estimator", self.kind, ESTIMATORS)
+        check_choice("baseline", self.baseline, BASELINES)
+        check_choice("weights", self.weights, WEIGHTS)
         if (problem := incompatible(self.kind, self.weights, self.baseline)) is not None:
             raise UsageError(problem)
-        return self
 
 
 def incompatible(kind: str, weights: str, baseline: str) -> str | None:
@@ -172,7 +167,8 @@ class Weights(NamedTuple):
 
     Attributes:
         values: the weights that `estimate` takes, `[A, M]` or `[n, A, C, M]`.
-        ess: `[A]`, the effective sample size (Σω)²/(M·Σω²), in (0, 1].
+        ess: `[A]`, the relative effective sample size (Σω)²/(n·Σω²) of n weights, in [0, 1]. With per-step weights
+            every step up to the horizon counts, those after an episode's end with weight 1.
         largest: `[A]`, the largest weight before clipping.
     """
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz.accelerate.batching import cond_on_coin, fold_mapped_axis, map_groups
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.estimators import Estimator, Weights, estimate, importance_weights
 from jaxbyz.sampling.rollout import Episodes, collect
@@ -43,7 +43,8 @@ class Page(NamedTuple):
         eta: the step size η, used only by `previous="realized"`.
         clip_norm: the largest norm of ṽ, which is scaled down to it before it is sent; None for no limit.
         anchor: the parameters that a small batch is compared with. `"previous"`: θ_{t−1} (PAGE). `"proposed"`: θ̃_t, the
-            result of the agent's own last step before agreement, as in the published code, which stores it too late.
+            result of the agent's own last step before agreement, as in the published code, which saves the
+            parameters after the optimizer step instead of before it.
             `"snapshot"`: the parameters of the last large batch, whose estimate is then kept as well (SVRPG, FedPG-BR).
     """
 
@@ -55,24 +56,21 @@ class Page(NamedTuple):
     clip_norm: float | None = None
     anchor: str = "previous"
 
-    def check(self) -> Page:
-        """Return the settings themselves, or raise a `UsageError` if they make no sense."""
+    def check(self) -> None:
+        """Raise a `UsageError` if the settings make no sense."""
         if self.N < 1 or self.B < 1:
-            raise UsageError(f"N={self.N}, B={self.B}: batch sizes are at least 1")
+            raise UsageError(f"N={self.N}, B={self.B}: must be at least 1")
         if self.B > self.N:
-            raise UsageError(f"B={self.B} exceeds N={self.N}: the small batch is at most the large one")
-        if self.previous not in PREVIOUS:
-            raise UsageError(f"previous={self.previous!r} is unknown: one of {', '.join(PREVIOUS)}")
+            raise UsageError(f"B={self.B} exceeds N={self.N}: B must not exceed N")
+        check_choice("previous", self.previous, PREVIOUS)
+        check_choice("anchor", self.anchor, ANCHORS)
         if self.previous == "realized" and not self.eta:
             raise UsageError("previous='realized' needs a constant step size eta and plain ascent (optimizer=sgd)")
-        if self.anchor not in ANCHORS:
-            raise UsageError(f"anchor={self.anchor!r} is unknown: one of {', '.join(ANCHORS)}")
         if self.previous == "realized" and self.anchor != "previous":
             raise UsageError(
-                f"previous='realized' with anchor={self.anchor!r}: (θ_t − θ_t-1)/η needs anchor='previous'"
+                f"previous='realized' with anchor={self.anchor!r}: (θ_t − θ_{{t−1}})/η needs anchor='previous'"
             )
         self.estimator.check()
-        return self
 
 
 class Sampled(NamedTuple):

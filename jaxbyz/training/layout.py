@@ -102,7 +102,7 @@ def make_layout(algorithm: Algorithm, seeds: int, shape: Shape | None = None) ->
 
 
 class Programs(NamedTuple):
-    """The compiled programs of a layout. They serve all seeds, coins and Byzantine sets.
+    """The compiled programs of a layout. They serve all seeds and coins.
 
     Attributes:
         start: key data `[seeds, …]` -> padded runs.
@@ -161,8 +161,8 @@ def _advance(
 ) -> tuple[Run, Metrics]:
     """Run n ≤ length iterations of all seeds; metrics are written into buffers `[seeds, length, …]`."""
 
-    # The seeds are mapped over inside the loop and the step is jitted by itself, so that it is traced only once. JAX
-    # traces a loop that is mapped over a second time with a batch, and again until it knows what is batched.
+    # The seeds are mapped over inside the loop and the step is jitted by itself, so that it is traced only once. If the
+    # loop itself were mapped, JAX would trace its body again and again, until it knows which values are batched.
     def one(run: Run, coin: Array, output_at: Array) -> tuple[Run, Metrics]:
         return iterate(algorithm, run, coin, output_at, places)
 

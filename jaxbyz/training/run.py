@@ -78,7 +78,7 @@ def train(algorithm: Algorithm, key: PRNGKeyArray, iterations: int, coins: Bool[
     if iterations < 1:
         raise UsageError(f"iterations={iterations}: must be at least 1")
     if coins is not None and jnp.shape(coins) != (iterations,):
-        raise UsageError(f"coins have shape {jnp.shape(coins)}: it must be ({iterations},), one coin per iteration")
+        raise UsageError(f"coins: shape {jnp.shape(coins)} must be ({iterations},), one coin per iteration")
     run = start(algorithm, key)
     seed = common_seed(key)
     coins = algorithm_coins(algorithm, seed, iterations) if coins is None else coins
