@@ -12,7 +12,7 @@ import pytest
 from gymnax.environments import spaces
 
 import jaxbyz as jb
-from jaxbyz.accelerate.kernels.equations import flat_equations
+from jaxbyz.accelerate.jaxprs import flat_equations
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
 from jaxbyz.environments import adapt, environments

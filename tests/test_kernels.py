@@ -30,7 +30,12 @@ def kernels_in(function, *args) -> int:
 
 def cuda_kernels_in(function, *args) -> int:
     """The number of Triton kernels in the program of a function, lowered for a GPU that need not be there."""
-    program = jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",))
+    try:
+        program = jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",))
+    except RuntimeError as error:
+        if "No supported GPU devices found" not in str(error):
+            raise
+        pytest.skip("this version of JAX lowers Triton kernels only where there is a GPU")
     return program.as_text().count("__gpu$xla.gpu.triton")
 
 

@@ -9,7 +9,7 @@
 | `sorting_networks`, `gram`, `weighted_sums` | parts of aggregation rules | `jnp.sort`, `@`, … |
 | `matrix_products`, `trigonometry` | small products, cosine and sine on a CPU | `@`, `jnp.cos`, `jnp.sin` |
 | `no_inline`, `fast_compilation` | functions that XLA does not inline, programs that run once | `jax.jit` |
-| `kernels` | functions of lanes as single Triton kernels | the traced function itself |
+| `kernels`, `jaxprs` | functions of lanes as single Triton kernels, made from jaxprs | the traced function itself |
 | `platform` | the choice between all of these, `trace_for` in tests | |
 | `setup`, `lazy_imports` | XLA flags, compiled programs on disk, imports | |
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz.accelerate.kernels import equations
+from jaxbyz.accelerate.jaxprs import evaluate_jaxpr, flat_equations
 from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.platform import on_cpu
 
@@ -67,7 +67,7 @@ def with_fast_trigonometry(function: Callable[..., Any]) -> Callable[..., Any]:
     def trace(structure: Any, *leaves: Any) -> Any:
         """Return the jaxpr and the structure of the results, or None if there is nothing to replace."""
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, leaves))
-        names = {equation.primitive.name for equation in equations.flat_equations(jaxpr.jaxpr)}
+        names = {equation.primitive.name for equation in flat_equations(jaxpr.jaxpr)}
         if names.isdisjoint(("cos", "sin")) or "custom_vmap_call" in names:
             return None
         return jaxpr, jax.tree.structure(shapes)
@@ -79,7 +79,7 @@ def with_fast_trigonometry(function: Callable[..., Any]) -> Callable[..., Any]:
         if traced is None:
             return function(*args)
         jaxpr, result_structure = traced
-        return jax.tree.unflatten(result_structure, equations.evaluate_jaxpr(jaxpr, leaves, _replacements()))
+        return jax.tree.unflatten(result_structure, evaluate_jaxpr(jaxpr, leaves, _replacements()))
 
     return call
 

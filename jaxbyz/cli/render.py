@@ -21,19 +21,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run an episode, draw it, and print the names of the files."""
-    from jaxbyz.environments.rendering import drawable, save_gif, save_strip
+    from jaxbyz.environments.rendering import check_drawable, save_gif, save_strip
     from jaxbyz.errors import UsageError
     from jaxbyz.experiments.files import writing
     from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.report.episodes import render_episode
 
-    common.check_at_least(arguments, width=16, columns=1, fps=1)
+    common.check_at_least(arguments, columns=1, fps=1)
     out = Path(arguments.out)
     if out.suffix.lower() != ".gif":
         raise UsageError(f"out={out}: the name must end in .gif")
     data = load_run(arguments.folder)
-    if data.config.env not in drawable():
-        raise UsageError(f"env={data.config.env!r} cannot be drawn; possible: {', '.join(drawable())}")
+    check_drawable(data.config.env, arguments.width)
     parameters = common.selected_parameters(arguments, data)
     common.check_index("run_seed", arguments.run_seed, len(parameters))
     episode = render_episode(data.config, parameters[arguments.run_seed], seed=arguments.seed, width=arguments.width)

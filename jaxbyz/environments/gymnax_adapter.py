@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -101,21 +103,26 @@ def _summary(name: str) -> str:
     ) + " (gymnax)"
 
 
-def _lunar_lander(class_name: str) -> Any:
-    from jaxbyz.environments import lunar_lander  # only when asked for, because importing it takes time
+def _make_own(name: str) -> Any:
+    """Make an environment of this package. Its module is imported only now, because that takes time."""
+    module, class_name, _ = _OWN[name]
+    return getattr(importlib.import_module(f"jaxbyz.environments.{module}"), class_name)()
 
-    return getattr(lunar_lander, class_name)()
 
-
-# The environments of this package are registered with gymnax too, so that `gymnax.make` finds them.
-_LUNAR_LANDERS = {
-    "LunarLander-v3": ("LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
-    "LunarLanderContinuous-v3": ("LunarLanderContinuous", "Box2D's LunarLander in JAX, continuous engines"),
+# The environments of this package: name -> (module in `jaxbyz.environments`, class, summary). They are registered with
+# gymnax too, so that `gymnax.make` finds them.
+_OWN = {
+    "LunarLander-v3": ("lunar_lander", "LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
+    "LunarLanderContinuous-v3": (
+        "lunar_lander",
+        "LunarLanderContinuous",
+        "Box2D's LunarLander in JAX, continuous engines",
+    ),
 }
-for _name, (_class, _line) in _LUNAR_LANDERS.items():
-    environments.add(_name, lambda _class=_class: _lunar_lander(_class), _line)
+for _name, (_, _, _line) in _OWN.items():
+    environments.add(_name, functools.partial(_make_own, _name), _line)
     if _name not in gymnax.registered_envs:
-        gymnax.register(_name, lambda _class=_class: _lunar_lander(_class))
+        gymnax.register(_name, functools.partial(_make_own, _name))
 for _name in gymnax.registered_envs:
     if _name not in environments:
         environments.add(_name, lambda _name=_name: gymnax.make(_name)[0], _summary(_name))

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxbyz.environments.lunar_lander.bodies import HULL, LEG
-from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH
+from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH, GROUND_SEGMENTS
 from jaxbyz.environments.lunar_lander.engines import thrust
 from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
+from jaxbyz.errors import UsageError
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -103,7 +104,7 @@ def _draw_moon(canvas: _Canvas, heights: np.ndarray) -> None:
     surface = [(GROUND_SEGMENT_WIDTH * i, float(h)) for i, h in enumerate(heights)]
     canvas.polygon([(0, -1), *surface, (WIDTH, -1)], MOON)
     canvas.line(surface, MOON_EDGE, 0.06)
-    pad = float(heights[5])
+    pad = float(heights[GROUND_SEGMENTS // 2])
     for x in (WIDTH * 0.4, WIDTH * 0.6):
         canvas.line([(x, pad), (x, pad + 1.5)], POLE, 0.05)
         canvas.polygon([(x, pad + 1.5), (x, pad + 1.1), (x + 0.8, pad + 1.3)], FLAG)
@@ -177,6 +178,14 @@ def drawable() -> list[str]:
     return sorted(_DRAW)
 
 
+def check_drawable(env_name: str, width: int) -> None:
+    """Raise a UsageError if the environment cannot be drawn, or not with frames of this width."""
+    if env_name not in _DRAW:
+        raise UsageError(f"env={env_name!r} cannot be drawn; possible: {', '.join(drawable())}")
+    if width < 16:
+        raise UsageError(f"width={width}: must be at least 16 pixels")
+
+
 def draw_frames(env_name: str, params: Any, states: Any, width: int = 480, actions: Any = None) -> list[Image.Image]:
     """Draw every state of an episode.
 
@@ -188,18 +197,15 @@ def draw_frames(env_name: str, params: Any, states: Any, width: int = 480, actio
         actions: `[T]` or `[T, 2]`, the actions that led to the states, or None.
 
     Raises:
-        ValueError: if the environment cannot be drawn, or an argument is out of range.
+        UsageError: if the environment cannot be drawn, or an argument is out of range.
     """
     import jax
 
-    if env_name not in _DRAW:
-        raise ValueError(f"env_name={env_name!r} cannot be drawn: one of {', '.join(drawable())}")
-    if width < 16:
-        raise ValueError(f"width={width} is too small: it must be at least 16 pixels")
+    check_drawable(env_name, width)
     states = jax.tree.map(np.asarray, states)
     steps = len(jax.tree.leaves(states)[0])
     if actions is not None and len(actions) != steps:
-        raise ValueError(f"actions has {len(actions)} entries for {steps} states: there must be one per state")
+        raise UsageError(f"actions has {len(actions)} entries for {steps} states: there must be one per state")
     taken = [None] * steps if actions is None else np.asarray(actions)
     draw = _DRAW[env_name]
     return [draw(params, jax.tree.map(lambda leaf, t=t: leaf[t], states), taken[t], width) for t in range(steps)]
@@ -208,9 +214,9 @@ def draw_frames(env_name: str, params: Any, states: Any, width: int = 480, actio
 def save_gif(frames: Sequence[Image.Image], path: str | Path, fps: float = 25) -> Path:
     """Write an animated GIF that repeats forever, with one palette for all frames, and return its path."""
     if not frames:
-        raise ValueError("frames is empty: an animation needs at least one")
-    if fps <= 0:
-        raise ValueError(f"fps={fps} must be positive")
+        raise UsageError("frames is empty: an animation needs at least one")
+    if not fps > 0:
+        raise UsageError(f"fps={fps}: must be positive")
     from PIL import Image
 
     path = Path(path)
@@ -227,22 +233,20 @@ def save_gif(frames: Sequence[Image.Image], path: str | Path, fps: float = 25) -
     return path
 
 
-def save_strip(frames: Sequence[Image.Image], path: str | Path, columns: int = 6, rows: int = 1, gap: int = 4) -> Path:
-    """Write a PNG of `columns × rows` frames, evenly spaced from the first to the last, and return its path."""
+def save_strip(frames: Sequence[Image.Image], path: str | Path, columns: int = 6, gap: int = 4) -> Path:
+    """Write a PNG of up to `columns` frames side by side, evenly spaced in time, and return its path."""
     if not frames:
-        raise ValueError("frames is empty: a strip needs at least one")
-    if columns < 1 or rows < 1:
-        raise ValueError(f"columns={columns} and rows={rows} must be at least 1")
+        raise UsageError("frames is empty: a strip needs at least one")
+    if columns < 1:
+        raise UsageError(f"columns={columns}: must be at least 1")
     from PIL import Image
 
-    count = min(columns * rows, len(frames))
-    columns = min(columns, count)
-    rows = -(-count // columns)
+    count = min(columns, len(frames))
     chosen = [frames[round(i * (len(frames) - 1) / max(1, count - 1))] for i in range(count)]
     wide, high = chosen[0].size
-    sheet = Image.new("RGB", (columns * (wide + gap) - gap, rows * (high + gap) - gap), (255, 255, 255))
+    sheet = Image.new("RGB", (count * (wide + gap) - gap, high), (255, 255, 255))
     for i, frame in enumerate(chosen):
-        sheet.paste(frame, (i % columns * (wide + gap), i // columns * (high + gap)))
+        sheet.paste(frame, (i * (wide + gap), 0))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(path)

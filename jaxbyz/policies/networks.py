@@ -44,7 +44,7 @@ INITIALISERS: dict[str, tuple[Any, Any]] = {  # of kernels `[out, in]` and of bi
 class Layer(nn.Module):
     """Return kernel x + bias for columns x: `[in, L] -> [out, L]`.
 
-    The kernel is stored as `[out, in]`, because XLA on a CPU multiplies by a transposed kernel four times more slowly.
+    The kernel is stored as `[out, in]`, because XLA on a CPU multiplies more slowly by a transposed kernel.
     """
 
     width: int

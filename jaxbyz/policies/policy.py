@@ -2,7 +2,7 @@
 
 Arrays are feature-first: observations `[O, L]` and distributions `[P, L]` have their lanes (episodes or time steps) on
 the last axis. Every layer is then one matrix product `[out, in] @ [in, L]`, and activations run along contiguous
-memory. With the paper's narrow networks that is more than twice as fast on a CPU as lanes first.
+memory, which makes the paper's narrow networks faster on a CPU than lanes first.
 """
 
 from __future__ import annotations

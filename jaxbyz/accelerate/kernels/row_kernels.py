@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
-from jaxbyz.accelerate.kernels.equations import KERNEL_TYPES
-from jaxbyz.accelerate.kernels.launching import launch, power_of_two, stack_into
+from jaxbyz.accelerate.kernels.primitives import KERNEL_TYPES
 from jaxbyz.accelerate.kernels.rows import (
     TRACED_LANES,
     RowInterpreter,
@@ -34,6 +33,7 @@ from jaxbyz.accelerate.kernels.rows import (
     one_agent,
     with_traced_lanes,
 )
+from jaxbyz.accelerate.platform import interpret_kernels
 
 WARP_LANES = 32  # lanes per kernel instance
 SCAN_PARAMETERS = 1024  # the most numbers per agent that a scan kernel takes
@@ -60,7 +60,7 @@ def one_kernel(function: Callable, *args: Any) -> Any:
     )(*shapes)
     results, result_structure = jax.tree.flatten(result)
     lanes, inputs, outputs = given[0].shape[0], count_entries(shapes), count_entries(results)
-    height, width = power_of_two(max(inputs, outputs)), _padded_width(lanes)
+    height, width = _power_of_two(max(inputs, outputs)), _padded_width(lanes)
     numbers = jnp.concatenate([a.reshape(lanes, -1).astype(jnp.float32) for a in given], axis=1)
     table = jnp.pad(numbers, ((0, width - lanes), (0, height - inputs))).T
 
@@ -69,7 +69,7 @@ def one_kernel(function: Callable, *args: Any) -> Any:
         target[...] = _join_rows(entries_of(RowInterpreter(WARP_LANES).run(traced, make_tables(shapes, rows))), height)
 
     block = pl.BlockSpec((height, WARP_LANES), lambda i: (0, i))
-    stored = launch(kernel, (width // WARP_LANES,), [block], [block], [table.shape], [table])[0]
+    stored = _launch(kernel, (width // WARP_LANES,), [block], [block], [table.shape], [table])[0]
     leaves = _unpack(stored[:, :lanes], results)
     return jax.tree.unflatten(result_structure, [jnp.moveaxis(leaf, -1, 0) for leaf in leaves])
 
@@ -80,8 +80,8 @@ def scan_in_kernel(step: Callable, agents: Any, lanes: Any, drawn: Any, first: j
     A kernel can run it if policies are small and the environment is a few formulas per lane without random numbers.
     Integers among the agents, the random numbers and the record must be below 2²⁴.
     """
-    drawn_numbers, restore_keys = _without_keys(drawn, leading=2)
-    numbers, restore_agent_keys = _without_keys(agents, leading=1)
+    drawn_numbers, restore_keys = _drop_keys(drawn, with_traced_lanes(drawn, 2))
+    numbers, restore_agent_keys = _drop_keys(agents, one_agent(agents))
     first_step = jnp.broadcast_to(first, jax.tree.leaves(lanes)[0].shape[:1])
 
     def numbered_step(shared: Any, lanes: Any, drawn: Any, i: jax.Array) -> tuple[Any, Any]:
@@ -93,14 +93,18 @@ def scan_in_kernel(step: Callable, agents: Any, lanes: Any, drawn: Any, first: j
     return None if traced is None else scan_kernel(traced, shared, lanes, drawn_numbers)
 
 
-def _without_keys(tree: Any, leading: int) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
+def _drop_keys(tree: Any, traced: Any) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Any]]:
     """Return the leaves that are no random keys, and a function that puts constant keys in the place of the others.
 
     If the traced step uses a constant key, it contains equations that no kernel can run.
+
+    Args:
+        tree: leaves of all agents.
+        traced: the shapes that these leaves have while the step of one agent is traced.
     """
     leaves, structure = jax.tree.flatten(tree)
     is_key = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves]
-    shapes = [(*leaf.shape[leading:-1], TRACED_LANES) if leading == 2 else leaf.shape[leading:] for leaf in leaves]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(traced)]
 
     def restore(numbers: list[jax.Array]) -> Any:
         remaining = iter(numbers)
@@ -197,7 +201,7 @@ def scan_kernel(step: TracedStep, shared: Any, carry: Any, inputs: Any) -> tuple
     agents, *_, lanes = jax.tree.leaves(carry)[0].shape
     length, width = jax.tree.leaves(inputs)[0].shape[0], _padded_width(lanes)
     counts = [count_entries(shapes) for shapes in (step.carry, step.inputs, step.outputs)]
-    carry_height, input_height, output_height = [power_of_two(count) for count in counts]
+    carry_height, input_height, output_height = [_power_of_two(count) for count in counts]
 
     def kernel(numbers: Any, start: Any, source: Any, end: Any, target: Any) -> None:
         own = _read_lazily(numbers, step.shared)
@@ -220,7 +224,7 @@ def scan_kernel(step: TracedStep, shared: Any, carry: Any, inputs: Any) -> tuple
 
     constants = _pack_numbers(shared)
     state = pl.BlockSpec((1, carry_height, WARP_LANES), lambda a, b: (a, 0, b))
-    end, target = launch(
+    end, target = _launch(
         kernel,
         (agents, width // WARP_LANES),
         [pl.BlockSpec((1, constants.shape[1]), lambda a, _: (a, 0)), state, over_time(input_height)],
@@ -234,6 +238,37 @@ def scan_kernel(step: TracedStep, shared: Any, carry: Any, inputs: Any) -> tuple
     )
     following = _join_integers(_unpack(end[..., :lanes], step.carry), carry)
     return following, jax.tree.unflatten(step.structure, _unpack(target[..., :lanes], step.outputs))
+
+
+def _launch(
+    kernel: Callable,
+    grid: tuple[int, ...],
+    in_specs: list,
+    out_specs: list,
+    out_shapes: list[tuple[int, ...]],
+    inputs: list[jax.Array],
+) -> list[jax.Array]:
+    """Call a Pallas kernel whose results are float32, on the GPU with Triton or interpreted on other devices."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    types = [jax.typeof(array) for array in inputs]
+    # Under `shard_map`, the results vary over all mesh axes that an input varies over.
+    varying = {"vma": frozenset().union(*(kind.vma for kind in types))} if hasattr(types[0], "vma") else {}
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in out_shapes],
+        compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
+        interpret=interpret_kernels(),
+    )(*inputs)
+
+
+def _power_of_two(count: int) -> int:
+    """Return the smallest power of two that is at least `count`. Triton's arrays have such sides."""
+    return 1 << (count - 1).bit_length()
 
 
 def _padded_width(lanes: int) -> int:
@@ -267,7 +302,11 @@ def _split_rows(tile: jax.Array, count: int) -> list[jax.Array]:
 
 def _join_rows(rows: Sequence[jax.Array], height: int) -> jax.Array:
     """Inverse of `_split_rows`, so that one store suffices: each costs Triton's compiler a pass over the program."""
-    return stack_into([row.astype(jnp.float32) for row in rows], (height, WARP_LANES))
+    number = lax.broadcasted_iota(jnp.int32, (height, WARP_LANES), 0)
+    tile = jnp.zeros((height, WARP_LANES), jnp.float32)
+    for i, row in enumerate(rows):
+        tile = jnp.where(number == i, row.astype(jnp.float32)[None], tile)
+    return tile
 
 
 def _pack_numbers(shared: Any) -> jax.Array:
@@ -276,7 +315,7 @@ def _pack_numbers(shared: Any) -> jax.Array:
     The count is a power of two, so that the address of a number is a constant of the instruction that reads it.
     """
     numbers = jnp.concatenate([a.reshape(a.shape[0], -1).astype(jnp.float32) for a in jax.tree.leaves(shared)], axis=1)
-    return jnp.pad(numbers, [(0, 0), (0, power_of_two(numbers.shape[1]) - numbers.shape[1])])
+    return jnp.pad(numbers, [(0, 0), (0, _power_of_two(numbers.shape[1]) - numbers.shape[1])])
 
 
 def _read_lazily(numbers: Any, shapes: Sequence[Any]) -> list[Table]:

@@ -22,9 +22,10 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jaxbyz.accelerate.kernels.equations import ARITHMETIC, CALLS, KERNEL_TYPES, REWRITTEN, needed_equations
+from jaxbyz.accelerate.jaxprs import CALLS, needed_equations
+from jaxbyz.accelerate.kernels.primitives import ARITHMETIC, KERNEL_TYPES, REWRITTEN
 
-# Functions are traced with a lane axis of this length. It is recognised by it, because no other axis is so long.
+# Functions are traced with this many lanes. The lane axis is recognised by this length, which no other axis has.
 TRACED_LANES = 1_000_003
 
 Table = np.ndarray  # of objects; an entry may also be a function that reads the number from memory when it is needed
@@ -64,7 +65,7 @@ def make_table(shape: Sequence[int], entries: Sequence[Any]) -> Table:
 
 
 def make_tables(shapes: Sequence[Any], entries: Sequence[Any]) -> list[Table]:
-    """Make tables of these shapes and types of float entries, or of functions that read such entries."""
+    """Build tables from a flat list of float entries (or functions that read them), cast to each shape's type."""
     remaining = iter(entries)
 
     def typed(entry: Any, dtype: Any) -> Any:
@@ -208,7 +209,7 @@ class RowInterpreter:
         return _unflatten(end, start)
 
     def _fori_loop(self, parameters: dict, inputs: list[Table]) -> list[Table]:
-        """A scan without inputs and outputs per iteration, as `lax.fori_loop` makes it."""
+        """Run a scan without inputs and outputs per iteration, as `lax.fori_loop` makes it."""
         body = parameters["jaxpr"]
         consts = len(inputs) - len(body.jaxpr.outvars)
         start = inputs[consts:]

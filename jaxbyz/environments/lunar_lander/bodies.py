@@ -17,7 +17,7 @@ Pair = tuple[jax.Array, jax.Array]
 Polygon = tuple[tuple[float, float], ...]  # vertices counter-clockwise, relative to the body's centre of mass
 
 TIME_STEP = 1 / 50
-PIXELS_PER_METRE = 30.0  # of gymnasium's source
+PIXELS_PER_METRE = 30.0  # the scale of gymnasium's source
 
 HULL_CENTRE = 0.10130719  # height of the hull's centre of mass above its origin
 HULL: Polygon = tuple(
@@ -32,10 +32,10 @@ TOTAL_MASS = HULL_MASS + 2 * LEG_MASS
 HULL_INV_MASS, HULL_INV_INERTIA = 1 / HULL_MASS, 1 / HULL_INERTIA
 LEG_INV_MASS, LEG_INV_INERTIA = 1 / LEG_MASS, 1 / LEG_INERTIA
 
-SIGN = (1.0, -1.0)  # of legs 0 and 1
+SIGN = (1.0, -1.0)  # factors that mirror legs 0 and 1
 ANCHOR_X, ANCHOR_Y = 20 / 30, 18 / 30  # position of the joint on leg 1; on leg 0, x has the opposite sign
-NEAR_LIMIT, FAR_LIMIT = 0.4, 0.9  # of the mirrored joint angle
-REFERENCE_ANGLE = 0.05  # that Box2D subtracts from a joint's angle, with the leg's sign
+NEAR_LIMIT, FAR_LIMIT = 0.4, 0.9  # bounds of the mirrored joint angle
+REFERENCE_ANGLE = 0.05  # magnitude of the angle that Box2D subtracts from a joint's angle; it has the leg's sign
 MOTOR_SPEED, MOTOR_IMPULSE = -0.3, 0.8  # rad/s; 40 N·m for one time step
 MOTOR_INV_MASS = HULL_INV_INERTIA + LEG_INV_INERTIA  # J M⁻¹ Jᵀ of the relative angle of hull and leg
 

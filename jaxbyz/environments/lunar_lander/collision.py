@@ -72,7 +72,7 @@ def leg_contacts(terrain: jax.Array, legs: Body) -> tuple[Manifold, jax.Array]:
     ground = neighbouring_segments(terrain, legs[0])
     faces = _meeting_faces(legs, ground)
     edges = _facing_edges(legs, ground, faces)
-    manifold = _manifold(legs, ground, faces, edges[:4], _clip_incident_edge(edges))
+    manifold = _manifold(legs, ground, faces, edges.line, _clip_incident_edge(edges))
     bits = jnp.left_shift(1, jnp.maximum(ground.number, 0))
     bits = jnp.where(manifold.active[0] | manifold.active[1], bits, 0)
     return manifold, bits[0] | bits[1]
@@ -157,25 +157,53 @@ def _separating_axes(polygon: Polygon, x: jax.Array, y: jax.Array, rotation: Pai
     return _Axes(edge, face, best, incident, side)
 
 
-@not_inlined
-def _meeting_faces(leg: Body, ground: GroundSegment) -> tuple[jax.Array, ...]:
-    """Make steps 1 and 2 for legs.
+class _Faces(NamedTuple):
+    """The faces of a leg and a segment that meet."""
 
-    Returns:
-        Whether the segment is the reference face, whether leg and segment are close, the index of the leg's face, the
-        side of the segment, and cosine and sine of the leg's angle.
-    """
+    on_ground: jax.Array  # whether the segment is the reference face
+    close: jax.Array  # whether leg and segment are within the contact distance
+    chosen: jax.Array  # index of the leg's face
+    side: jax.Array  # +1 if the leg's centre is above the segment's line, otherwise −1
+    cos: jax.Array  # cosine and sine of the leg's angle
+    sin: jax.Array
+
+
+@not_inlined
+def _meeting_faces(leg: Body, ground: GroundSegment) -> _Faces:
+    """Make steps 1 and 2 for legs."""
     x, y, angle = leg
     cos, sin = cos_sin(angle)
     axes = _separating_axes(LEG, x, y, (cos, sin), ground)
     on_ground = ~(axes.face > 0.98 * axes.edge + 0.001)
     close = ground.exists & (axes.edge <= CONTACT_DISTANCE) & (axes.face <= CONTACT_DISTANCE)
-    return on_ground, close, jnp.where(on_ground, axes.incident, axes.best), axes.side, cos, sin
+    return _Faces(on_ground, close, jnp.where(on_ground, axes.incident, axes.best), axes.side, cos, sin)
+
+
+class _Line(NamedTuple):
+    """The line of the reference edge: its unit normal, and the point where the edge starts."""
+
+    normal_x: jax.Array
+    normal_y: jax.Array
+    x: jax.Array
+    y: jax.Array
+
+
+class _Edges(NamedTuple):
+    """The reference edge, and the incident edge from (x1, y1) to (x2, y2)."""
+
+    line: _Line
+    direction_x: jax.Array  # unit vector along the reference edge
+    direction_y: jax.Array
+    extent: jax.Array  # length of the reference edge
+    x1: jax.Array
+    y1: jax.Array
+    x2: jax.Array
+    y2: jax.Array
 
 
 @not_inlined
-def _facing_edges(leg: Body, ground: GroundSegment, faces: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Return the reference edge (normal, start, direction, extent) and the two ends of the incident edge."""
+def _facing_edges(leg: Body, ground: GroundSegment, faces: _Faces) -> _Edges:
+    """Return the two edges that step 3 needs."""
     x, y, _ = leg
     on_ground, _, chosen, side, cos, sin = faces
     edges = zip(LEG, LEG[1:] + LEG[:1], _face_normals(LEG), strict=True)
@@ -184,23 +212,35 @@ def _facing_edges(leg: Body, ground: GroundSegment, faces: tuple[jax.Array, ...]
     bx, by = x + cos * bx - sin * by, y + sin * bx + cos * by
     fx, fy = cos * fx - sin * fy, sin * fx + cos * fy
     tx, ty = (ground.x2 - ground.x1) / ground.length, (ground.y2 - ground.y1) / ground.length
-    return (
-        *(jnp.where(on_ground, a, b) for a, b in ((-ty * side, fx), (tx * side, fy))),
-        *(jnp.where(on_ground, a, b) for a, b in ((ground.x1, ax), (ground.y1, ay), (tx, -fy), (ty, fx))),
-        jnp.where(on_ground, ground.length, (fx * by - fy * bx) - (fx * ay - fy * ax)),
-        *(jnp.where(on_ground, a, b) for a, b in ((ax, ground.x1), (ay, ground.y1), (bx, ground.x2), (by, ground.y2))),
+    with_ground_reference = _Edges(
+        _Line(-ty * side, tx * side, ground.x1, ground.y1), tx, ty, ground.length, x1=ax, y1=ay, x2=bx, y2=by
     )
+    with_leg_reference = _Edges(
+        _Line(fx, fy, ax, ay),
+        -fy,
+        fx,
+        (fx * by - fy * bx) - (fx * ay - fy * ax),
+        x1=ground.x1,
+        y1=ground.y1,
+        x2=ground.x2,
+        y2=ground.y2,
+    )
+    return jax.tree.map(functools.partial(jnp.where, on_ground), with_ground_reference, with_leg_reference)
+
+
+class _CutEdge(NamedTuple):
+    """The incident edge after it was cut; pairs are over its two ends."""
+
+    overlap: jax.Array  # whether anything of the edge is left
+    x: Pair
+    y: Pair
+    cut: Pair  # where the end was cut: 0 not at all, 1 at the start of the reference edge, 2 at its end
 
 
 @not_inlined
-def _clip_incident_edge(edges: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Cut the incident edge to the extent of the reference edge.
-
-    Returns:
-        Whether the edges overlap, and for each end x, y and where it was cut: 0 not at all, 1 at the start, 2 at the
-        end.
-    """
-    _, _, rx, ry, qx, qy, extent, ix1, iy1, ix2, iy2 = edges
+def _clip_incident_edge(edges: _Edges) -> _CutEdge:
+    """Cut the incident edge to the extent of the reference edge."""
+    (_, _, rx, ry), qx, qy, extent, ix1, iy1, ix2, iy2 = edges
     t1, t2 = (ix1 - rx) * qx + (iy1 - ry) * qy, (ix2 - rx) * qx + (iy2 - ry) * qy
     overlap = (jnp.maximum(t1, t2) > 0) & (jnp.minimum(t1, t2) < extent)
     span = jnp.where(jnp.abs(t2 - t1) > 1e-9, t2 - t1, 1.0)
@@ -208,38 +248,31 @@ def _clip_incident_edge(edges: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     for t in (t1, t2):
         fraction = (jnp.clip(t, 0, extent) - t1) / span
         cut = jnp.where(t < 0, 1, jnp.where(t > extent, 2, 0))
-        ends += [ix1 + fraction * (ix2 - ix1), iy1 + fraction * (iy2 - iy1), cut]
-    return overlap, *ends
+        ends.append((ix1 + fraction * (ix2 - ix1), iy1 + fraction * (iy2 - iy1), cut))
+    return _CutEdge(overlap, *zip(*ends, strict=True))
 
 
 @not_inlined
-def _manifold(
-    leg: Body,
-    ground: GroundSegment,
-    faces: tuple[jax.Array, ...],
-    edges: tuple[jax.Array, ...],
-    ends: tuple[jax.Array, ...],
-) -> Manifold:
+def _manifold(leg: Body, ground: GroundSegment, faces: _Faces, line: _Line, edge: _CutEdge) -> Manifold:
     """Return the two ends of the cut edge as contact points, in the order in which Box2D lists them."""
     x, y, _ = leg
     on_ground, close, chosen, side, cos, sin = faces
-    overlap, *rest = ends
-    px, py, rx, ry = edges
-    cuts = rest[2], rest[5]
+    px, py, rx, ry = line
     points: list[tuple[jax.Array, ...]] = []
     for end in range(2):
-        cx, cy, cut = rest[3 * end : 3 * end + 3]
+        cx, cy, cut = edge.x[end], edge.y[end], edge.cut[end]
         gap = px * (cx - rx) + py * (cy - ry)
         corner = jnp.where(on_ground, (chosen + end) % len(LEG), 16 * chosen + end)
         key = ((ground.number + 1) * 2 + on_ground) * 256 + jnp.where(cut > 0, 128 + 8 * chosen + cut, corner)
         lx, ly = cos * (cx - x) + sin * (cy - y), -sin * (cx - x) + cos * (cy - y)
         anchor = jnp.where(on_ground, lx, cx), jnp.where(on_ground, ly, cy)
         points.append(
-            (close & overlap & (gap <= CONTACT_DISTANCE), key, cx - 0.5 * gap * px, cy - 0.5 * gap * py, *anchor)
+            (close & edge.overlap & (gap <= CONTACT_DISTANCE), key, cx - 0.5 * gap * px, cy - 0.5 * gap * py, *anchor)
         )
-    # Box2D's clipping lists a cut end after the other one; cutting the second end too restores the order.
+    # Box2D's clipping lists a cut end after the other one; if both ends are cut, the order depends on which side is
+    # cut first.
     first_side = jnp.where(on_ground & (side > 0), 2, 1)
-    swap = (cuts[0] > 0) & ~((cuts[1] > 0) & (cuts[0] == first_side))
+    swap = (edge.cut[0] > 0) & ~((edge.cut[1] > 0) & (edge.cut[0] == first_side))
     fields = [(jnp.where(swap, v, u), jnp.where(swap, u, v)) for u, v in zip(*points, strict=True)]
     up = jnp.where(on_ground, 1.0, -1.0).astype(x.dtype)
     constants = [(*n, n[0] * a[0] + n[1] * a[1]) for a, n in zip(LEG, _face_normals(LEG), strict=True)]

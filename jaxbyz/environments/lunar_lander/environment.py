@@ -17,13 +17,19 @@ from gymnax.environments import environment, spaces
 from jaxbyz.accelerate.lane_steps import constant_like
 from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.lunar_lander import physics
-from jaxbyz.environments.lunar_lander.bodies import HULL_CENTRE, HULL_INERTIA, HULL_MASS, PIXELS_PER_METRE, TIME_STEP
+from jaxbyz.environments.lunar_lander.bodies import (
+    ANCHOR_Y,
+    HULL_CENTRE,
+    HULL_INERTIA,
+    HULL_MASS,
+    PIXELS_PER_METRE,
+    TIME_STEP,
+)
 from jaxbyz.environments.lunar_lander.engines import thrust, velocity_after_engines
 
 WIDTH, HEIGHT = 600 / PIXELS_PER_METRE, 400 / PIXELS_PER_METRE
 PAD_HEIGHT = HEIGHT / 4
-LEG_DOWN = 18 / PIXELS_PER_METRE
-MAIN_COST, SIDE_COST = 0.3, 0.03  # that a step at full power subtracts from the reward
+MAIN_COST, SIDE_COST = 0.3, 0.03  # cost of one step at full power
 INITIAL_FORCE = 1000.0  # newtons, largest component of the initial push
 WIND_RANGE = 9999
 
@@ -35,7 +41,7 @@ class EnvState(environment.EnvState):
     Attributes:
         time: the number of steps.
         world: the physical state.
-        shaping: the potential of the last observation, whose differences are the reward.
+        shaping: the potential of the last observation, whose differences are the shaping part of the reward.
         wind_index: the phase of the wind's force.
         torque_index: the phase of the wind's torque.
         over: whether the episode has ended.
@@ -132,7 +138,7 @@ def observe(params: EnvParams, state: EnvState) -> jax.Array:
     return jnp.stack(
         [
             (x - WIDTH / 2) / (WIDTH / 2),
-            (y - (PAD_HEIGHT + LEG_DOWN)) / (HEIGHT / 2),
+            (y - (PAD_HEIGHT + ANCHOR_Y)) / (HEIGHT / 2),
             vx * (WIDTH / 2) * TIME_STEP,
             vy * (HEIGHT / 2) * TIME_STEP,
             angle,
@@ -143,13 +149,16 @@ def observe(params: EnvParams, state: EnvState) -> jax.Array:
 
 
 def potential(obs: jax.Array) -> jax.Array:
-    """Return the potential whose differences are the reward: −100 (distance + speed + |angle|) + 10 per flag."""
+    """Return the potential whose differences are the shaping part of the reward.
+
+    It is −100 (distance + speed + |angle|) + 10 per contact flag.
+    """
     distance, speed = jnp.sqrt(obs[0] ** 2 + obs[1] ** 2), jnp.sqrt(obs[2] ** 2 + obs[3] ** 2)
     return -100 * (distance + speed + jnp.abs(obs[4])) + 10 * (obs[6] + obs[7])
 
 
 def transition(
-    params: EnvParams, state: EnvState, action: jax.Array, draws: jax.Array
+    params: EnvParams, state: EnvState, action: jax.typing.ArrayLike, draws: jax.Array
 ) -> tuple[jax.Array, EnvState, jax.Array, jax.Array]:
     """Advance an episode by one step.
 
@@ -254,12 +263,11 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
         self, key: jax.Array, state: EnvState, action: int | float | jax.Array, params: EnvParams
     ) -> tuple[jax.Array, EnvState, jax.Array, jax.Array, dict[Any, Any]]:
         """Draw the randomness of the engines and step, without automatic reset."""
-        check_action(action)
         if jnp.ndim(action) != self.continuous:
             kind = "two floats" if self.continuous else "one integer"
             raise ValueError(f"action has shape {jnp.shape(action)}: {self.name} takes {kind}")
         draws = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
-        obs, state, reward, terminated = transition(params, state, jnp.asarray(action), draws)
+        obs, state, reward, terminated = transition(params, state, action, draws)
         obs, state = jax.tree.map(jax.lax.stop_gradient, (obs, state))
         return obs, state, reward, terminated, {"discount": 1.0 - terminated}
 

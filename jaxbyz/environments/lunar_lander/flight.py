@@ -19,7 +19,6 @@ from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.lunar_lander.bodies import (
     ANCHOR_X,
     ANCHOR_Y,
-    FAR_LIMIT,
     HULL_CENTRE,
     HULL_INERTIA,
     HULL_INV_INERTIA,
@@ -30,13 +29,12 @@ from jaxbyz.environments.lunar_lander.bodies import (
     MOTOR_IMPULSE,
     MOTOR_INV_MASS,
     MOTOR_SPEED,
-    NEAR_LIMIT,
     SIGN,
     TOTAL_MASS,
     Bodies,
     Pair,
 )
-from jaxbyz.environments.lunar_lander.joints import joint_angles
+from jaxbyz.environments.lunar_lander.joints import at_limits, joint_angles
 from jaxbyz.environments.lunar_lander.velocity_solver import VELOCITY_SWEEPS
 
 Reduced = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]  # (vx, vy, ω, w0, w1), each `[L]`
@@ -155,9 +153,10 @@ def _solve_motor_and_limit(angle: jax.Array, z: jax.Array, speed: jax.Array, res
     """
     at_motor_speed, at_rest = z - (speed - MOTOR_SPEED) / response, z - speed / response
     between = jnp.clip(at_motor_speed, -MOTOR_IMPULSE, MOTOR_IMPULSE)
-    near = jnp.maximum(at_rest, -MOTOR_IMPULSE)
-    far = jnp.clip(at_motor_speed, jnp.minimum(-MOTOR_IMPULSE, at_rest), MOTOR_IMPULSE)
-    return jnp.where(angle <= NEAR_LIMIT, near, jnp.where(angle >= FAR_LIMIT, far, between))
+    at_near = jnp.maximum(at_rest, -MOTOR_IMPULSE)
+    at_far = jnp.clip(at_motor_speed, jnp.minimum(-MOTOR_IMPULSE, at_rest), MOTOR_IMPULSE)
+    near, far = at_limits(angle)
+    return jnp.where(near, at_near, jnp.where(far, at_far, between))
 
 
 @not_inlined
@@ -167,7 +166,8 @@ def _first_motor_visit(
     """Return the motors' mirrored impulses after the first sweep, which starts from the last step's impulses."""
     hull_spin, spins = velocity[0][2], []
     for i, (px, py, limit, motor) in enumerate(previous):
-        turn = motor + jnp.where((angles[i] <= NEAR_LIMIT) | (angles[i] >= FAR_LIMIT), limit, 0.0)
+        near, far = at_limits(angles[i])
+        turn = motor + jnp.where(near | far, limit, 0.0)
         hull_spin = hull_spin - HULL_INV_INERTIA * (mass.ax * px + mass.ay * py + turn)
         spins.append(velocity[1 + i][2] + LEG_INV_INERTIA * (mass.bx[i] * px + mass.by[i] * py + turn))
     first0, first1 = (
@@ -201,8 +201,8 @@ def _after_all_sweeps(
         coupling: the change per impulse of the other joint.
     """
     sweeps = VELOCITY_SWEEPS - 1
-    at_a_limit = (jnp.minimum(*angles) <= NEAR_LIMIT) | (jnp.maximum(*angles) >= FAR_LIMIT)
-    coupling = jnp.where(at_a_limit, 0.0, coupling)
+    (near0, far0), (near1, far1) = limits = at_limits(angles[0]), at_limits(angles[1])
+    coupling = jnp.where(near0 | far0 | near1 | far1, 0.0, coupling)
     alike = (1 - (response + coupling) / MOTOR_INV_MASS) ** sweeps
     opposed = (1 - (response - coupling) / MOTOR_INV_MASS) ** sweeps
     error0, error1 = first[0] - z[0], first[1] - z[1]
@@ -211,7 +211,7 @@ def _after_all_sweeps(
     for i, remaining_error in enumerate((common + difference, common - difference)):
         between = jnp.clip(z[i] + remaining_error, -MOTOR_IMPULSE, MOTOR_IMPULSE)
         held = jnp.maximum(first[i] + sweeps * MOTOR_SPEED / MOTOR_INV_MASS, -MOTOR_IMPULSE)
-        near, far = angles[i] <= NEAR_LIMIT, angles[i] >= FAR_LIMIT
+        near, far = limits[i]
         motors.append(jnp.where(near, held, jnp.where(far, jnp.clip(z[i], -MOTOR_IMPULSE, MOTOR_IMPULSE), between)))
         totals.append(jnp.where(near | far, z[i], between))
     return (motors[0], motors[1]), (totals[0], totals[1])

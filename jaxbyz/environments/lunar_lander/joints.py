@@ -34,12 +34,21 @@ from jaxbyz.environments.lunar_lander.bodies import (
     Pair,
 )
 
-MAX_LIMIT_CORRECTION = 8 / 180 * math.pi  # of the angle in one pass
+MAX_LIMIT_CORRECTION = 8 / 180 * math.pi  # largest change of the angle in one pass
 
 
 def joint_angles(pose: Bodies) -> Pair:
     """Return the mirrored joint angles, on which motors and limits act."""
-    return pose[1][2] - pose[0][2] + REFERENCE_ANGLE, pose[0][2] - pose[2][2] + REFERENCE_ANGLE
+    return _mirrored_angle(pose[0], pose[1], SIGN[0]), _mirrored_angle(pose[0], pose[2], SIGN[1])
+
+
+def _mirrored_angle(hull: Body, leg: Body, sign: jax.Array | float) -> jax.Array:
+    return sign * (leg[2] - hull[2]) + REFERENCE_ANGLE
+
+
+def at_limits(angle: jax.Array) -> Pair:
+    """Return whether a mirrored joint angle is at its near limit, and whether it is at its far limit."""
+    return angle <= NEAR_LIMIT, angle >= FAR_LIMIT
 
 
 @not_inlined
@@ -80,8 +89,7 @@ def joint_rows(hull: Body, leg: Body, sign: jax.Array) -> JointRows:
     scale = 1 / (xx * first[0] + xy * first[1] + xz * first[2])
     cofactors = (*first, xx * zz - xz * xz, xy * xz - xx * yz, xx * yy - xy * xy)
     inverse = tuple(c * scale for c in cofactors)
-    angle = sign * (leg[2] - hull[2]) + REFERENCE_ANGLE
-    near, far = angle <= NEAR_LIMIT, angle >= FAR_LIMIT
+    near, far = at_limits(_mirrored_angle(hull, leg, sign))
     lower, upper = jnp.where(sign > 0, near, far), jnp.where(sign > 0, far, near)
     return JointRows(ax, ay, bx, by, (xx, xy, xz, yy, yz), inverse, 1 / (xx * yy - xy * xy), lower, upper, sign)
 
@@ -167,9 +175,9 @@ def correct_joints(pose: Bodies, angles: Pair) -> tuple[Bodies, jax.Array]:
 
 @not_inlined
 def _correct_joint(hull: Body, leg: Body, start_angle: jax.Array, sign: jax.Array) -> tuple[Body, Body, jax.Array]:
-    angle = sign * (leg[2] - hull[2]) + REFERENCE_ANGLE
+    angle = _mirrored_angle(hull, leg, sign)
     near, far = angle - NEAR_LIMIT, angle - FAR_LIMIT
-    at_near, at_far = start_angle <= NEAR_LIMIT, start_angle >= FAR_LIMIT
+    at_near, at_far = at_limits(start_angle)
     excess = jnp.where(at_near, jnp.clip(near + ANGULAR_SLOP, -MAX_LIMIT_CORRECTION, 0), 0.0)
     excess = jnp.where(at_far, jnp.clip(far - ANGULAR_SLOP, 0, MAX_LIMIT_CORRECTION), excess)
     error = jnp.where(at_near, -near, jnp.where(at_far, far, 0.0))

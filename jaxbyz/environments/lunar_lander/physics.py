@@ -38,6 +38,7 @@ leaving a segment clears the flag even if the leg stands on the next segment.
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -61,6 +62,8 @@ from jaxbyz.environments.lunar_lander.bodies import (
 )
 from jaxbyz.environments.lunar_lander.collision import (
     CONTACT_DISTANCE,
+    GROUND_SEGMENT_WIDTH,
+    GROUND_SEGMENTS,
     Manifold,
     height_at,
     hull_separation,
@@ -143,8 +146,8 @@ def initial_world(terrain: jax.Array, x: float, y: float, push: jax.Array, fall:
     velocity, impulses = flight_velocity(pose, falling, ((zero,) * 4,) * 2)
     angles = joint_angles(pose)
     moved = lax.fori_loop(0, 3, lambda _, moved: correct_joints(moved, angles)[0], _moved(pose, velocity))
-    world = world_without_contact(terrain, _to_array(moved).reshape(3, 3), _to_array(velocity).reshape(3, 3))
-    return world._replace(joint_impulse=jnp.stack([value for impulse in impulses for value in impulse]).reshape(2, 4))
+    world = world_without_contact(terrain, _to_array(moved), _to_array(velocity))
+    return world._replace(joint_impulse=_to_array(impulses))
 
 
 def world_without_contact(terrain: jax.Array, pose: jax.Array, velocity: jax.Array) -> World:
@@ -175,7 +178,7 @@ def _fly(world: World) -> tuple[World, jax.Array, jax.Array]:
     flown = world._replace(
         pose=_to_array(moved),
         velocity=_to_array(velocity),
-        joint_impulse=jnp.stack([value for impulse in impulses for value in impulse]).reshape(2, 4, -1),
+        joint_impulse=_to_array(impulses),
         contact_key=constant_like(world.contact_key, 0),
         contact_impulse=constant_like(world.contact_impulse, 0.0),
         touching=nothing,
@@ -286,13 +289,13 @@ def _near_ground(world: World) -> tuple[jax.Array, jax.Array]:
         cos, sin = cos_sin(angle)
         radius = max(math.hypot(px, py) for px, py in polygon)
         margin = 2 * (CONTACT_DISTANCE + TIME_STEP * (speed[body, 0] + speed[body, 1] + radius * speed[body, 2]))
-        corner = jnp.clip(jnp.round(x / 2), 0, 10).astype(jnp.int32)
-        left, middle, right = (height_at(world.terrain, jnp.clip(corner + d, 0, 10)) for d in (-1, 0, 1))
-        offset = x - 2 * corner
-        lowest = jnp.full_like(y, 9.0)
+        corner = jnp.clip(jnp.round(x / GROUND_SEGMENT_WIDTH), 0, GROUND_SEGMENTS).astype(jnp.int32)
+        left, middle, right = (height_at(world.terrain, jnp.clip(corner + d, 0, GROUND_SEGMENTS)) for d in (-1, 0, 1))
+        offset = x - GROUND_SEGMENT_WIDTH * corner
+        lowest = jnp.full_like(y, jnp.inf)
         for px, py in polygon:
             vx, vy = offset + cos * px - sin * py, sin * px + cos * py
-            slope = jnp.where(vx < 0, middle - left, right - middle) / 2
+            slope = jnp.where(vx < 0, middle - left, right - middle) / GROUND_SEGMENT_WIDTH
             gap = y + vy - middle - slope * vx
             near.append(gap < margin)
             if body:
@@ -308,9 +311,10 @@ def _to_bodies(array: jax.Array) -> Bodies:
     return hull, leg0, leg1
 
 
-def _to_array(bodies: Bodies) -> jax.Array:
-    """Inverse of `_to_bodies`."""
-    return jnp.stack([value for body in bodies for value in body]).reshape(3, 3, -1)
+def _to_array(rows: Sequence[Sequence[jax.Array]]) -> jax.Array:
+    """Convert tuples of numbers `[…]` to an array `[rows, columns, …]`; for bodies, the inverse of `_to_bodies`."""
+    stacked = jnp.stack([value for row in rows for value in row])
+    return stacked.reshape(len(rows), len(rows[0]), *stacked.shape[1:])
 
 
 def _moved(pose: Bodies, velocity: Bodies) -> Bodies:

@@ -156,7 +156,7 @@ def _push_out(legs: Body, manifold: Manifold, rate: float) -> tuple[Body, jax.Ar
     """Visit the contact points of both legs `[2, L]` once, and move the legs by rate × penetration beyond the slop.
 
     Returns:
-        The legs, and the deepest penetration met (at most 0, contact distance included).
+        The legs, and the smallest separation met, measured from the contact distance and at most 0.
     """
     deepest = jnp.zeros_like(legs[0])
     for g in range(2):

@@ -1,6 +1,7 @@
 """Box2D's velocity solver for a lander on the ground: sweeps over two joints and up to eight contact points."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,7 +23,9 @@ from jaxbyz.environments.lunar_lander.joints import JointRows, apply_joint_impul
 
 VELOCITY_SWEEPS = 180
 SWEEPS_BETWEEN_CHECKS = 10
-CONVERGED = 1e-7  # in m/s and rad/s: the sweeps end when no lane changes by more
+# The sweeps end if ten of them changed no velocity of the lanes that are solved together (32, see
+# `physics.GROUND_GROUP`) by more than this, in m/s and rad/s.
+CONVERGED = 1e-7
 
 
 class _Solution(NamedTuple):
@@ -33,6 +36,19 @@ class _Solution(NamedTuple):
     limits: Pair
     motors: Pair
     contacts: tuple[tuple[ContactImpulses, ContactImpulses], tuple[ContactImpulses, ContactImpulses]]
+
+
+def _solution(
+    hull: Body,
+    legs: Sequence[Body],
+    limits: Sequence[jax.Array],
+    motors: Sequence[jax.Array],
+    contacts: Sequence[Sequence[ContactImpulses]],
+) -> _Solution:
+    """Convert lists to the tuples of fixed length that a `_Solution` has."""
+    (leg0, leg1), (limit0, limit1), (motor0, motor1) = legs, limits, motors
+    (first0, second0), (first1, second1) = contacts
+    return _Solution(hull, (leg0, leg1), (limit0, limit1), (motor0, motor1), ((first0, second0), (first1, second1)))
 
 
 def solve_velocities(
@@ -117,9 +133,8 @@ def _warm_start(
         legs.append(leg)
         limits.append(limit)
         motors.append(motor)
-    (first0, second0), (first1, second1) = [[_pair_impulses(warm, g, i) for g in range(2)] for i in range(2)]
-    contacts = (first0, second0), (first1, second1)
-    return _Solution(hull, (legs[0], legs[1]), (limits[0], limits[1]), (motors[0], motors[1]), contacts)
+    contacts = [[_pair_impulses(warm, g, i) for g in range(2)] for i in range(2)]
+    return _solution(hull, legs, limits, motors, contacts)
 
 
 def _pair_impulses(impulses: ContactImpulses, segment: int, leg: int) -> ContactImpulses:
@@ -128,7 +143,7 @@ def _pair_impulses(impulses: ContactImpulses, segment: int, leg: int) -> Contact
 
 
 def _sweep_until_converged(joints: list[JointRows], rows: ContactRows, start: _Solution) -> _Solution:
-    """Make `VELOCITY_SWEEPS` sweeps, or fewer if all lanes have converged."""
+    """Make `VELOCITY_SWEEPS` sweeps, or fewer if all lanes have converged, which is checked every ten sweeps."""
     active = rows.active[0] | rows.active[1]
     touched = [[active[g, i].any() for g in range(2)] for i in range(2)]
 
@@ -143,14 +158,7 @@ def _sweep_until_converged(joints: list[JointRows], rows: ContactRows, start: _S
                 legs[i], contacts[i][g] = compute_if_needed(
                     touched[i][g], visit, lambda *unchanged: unchanged, legs[i], contacts[i][g]
                 )
-        (first0, second0), (first1, second1) = contacts
-        return _Solution(
-            hull,
-            (legs[0], legs[1]),
-            (limits[0], limits[1]),
-            (motors[0], motors[1]),
-            ((first0, second0), (first1, second1)),
-        )
+        return _solution(hull, legs, limits, motors, contacts)
 
     def sweep_and_check(carry: tuple[int, _Solution, jax.Array]) -> tuple[int, _Solution, jax.Array]:
         count, old, _ = carry

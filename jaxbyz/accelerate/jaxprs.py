@@ -1,35 +1,16 @@
 """Tools for jaxprs, the lists of equations that JAX makes of a function when it traces it.
 
-Jaxprs are not a stable interface of JAX. Tested with JAX 0.10 (CPU) and 0.11 (GPU); `pyproject.toml` excludes untested
-versions.
+Jaxprs are not a stable interface of JAX. This module and `kernels` are tested with JAX 0.10 (CPU) and 0.11 (GPU).
+`pyproject.toml` also allows 0.8.1 to 0.9, which are not tested, and excludes 0.12 and later.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import jax.numpy as jnp
 from jax.extend import core
-
-KERNEL_TYPES = (jnp.float32, jnp.int32, jnp.bool_)  # the types that kernels compute with
-
-# Element-wise primitives for which Triton's lowering rules can be used as they are.
-ARITHMETIC = frozenset({
-    "abs", "add", "and", "atan2", "ceil", "clamp", "convert_element_type", "cos", "div", "eq", "exp", "expm1", "floor",
-    "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg",
-    "not", "or", "pow", "rem", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "sin", "sqrt", "square",
-    "sub", "tan", "tanh", "xor",
-})  # fmt: skip
-
-# Element-wise primitives without a lowering rule for Triton, expressed by others.
-REWRITTEN: dict[str, Callable] = {
-    "add_any": operator.add,
-    "one_minus_square": lambda x: 1.0 - x * x,
-    "round": lambda x: jnp.floor(x + 0.5),  # differs from `jnp.round` at halves, so only `one_kernel` uses it
-}
 
 # Primitives that call another jaxpr, and the parameter that holds it.
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
