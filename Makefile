@@ -46,7 +46,7 @@ $(VENV)-box2d/.installed:
 	touch $@
 
 test-box2d: setup $(VENV)-box2d/.installed
-	BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/test_lunar_lander.py
+	JAXBYZ_BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/test_lunar_lander.py
 
 $(VENV)-byzfl/.installed:
 	$(PYTHON) -m venv $(VENV)-byzfl
@@ -78,7 +78,7 @@ fuzz: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# Run every notebook with its full numbers and store its outputs: a few minutes on two cores.
+# Run every notebook with its full numbers and store its outputs: up to three minutes each on two cores.
 notebooks: setup
 	$(BIN)/jupytext --to ipynb --set-kernel python3 notebooks/*.py
 	$(BIN)/jupyter-execute --inplace --NotebookClient.record_timing=False notebooks/*.ipynb

@@ -10,15 +10,14 @@
 import os
 import tempfile
 
-import jax
-import jax.numpy as jnp
 from IPython.display import Image
 
 import jaxbyz as jb
 from jaxbyz.cli.progress import make_progress
-from jaxbyz.environments.rendering import draw_frames, save_gif
+from jaxbyz.environments.rendering import save_gif
 from jaxbyz.report import plots
-from jaxbyz.sampling.playback import play
+from jaxbyz.report.episodes import render_episode
+from jaxbyz.report.statistics import final_returns
 
 jb.prepare()  # use all cores, and keep compiled programs for the next session
 
@@ -62,7 +61,7 @@ plots.trust(runs[0])
 
 # %%
 run = jb.load_run(f"{folder}/decbyzpg")
-print("final return of each seed:", run.metrics["returns"][:, -5:].mean(axis=1).round(1))
+print("final return of each seed:", final_returns(run.metrics).round(1))
 print("distance between honest agents:", run.metrics["diameter"].max())
 print(sorted(run.metrics))
 
@@ -72,11 +71,7 @@ print(sorted(run.metrics))
 # An episode of the learnt policy, as `jaxbyz render DIR` draws it.
 
 # %%
-algorithm = jb.build(run.config)
-theta = jnp.asarray(run.policy["last"][0, 0])  # first seed, first agent
-episode = play(algorithm.environment, algorithm.policy, theta, jax.random.key(1), run.config.horizon)
-print(f"return {episode.rewards.sum():.0f} in {len(episode.rewards)} steps")
-every = max(1, len(episode.rewards) // 100)
-states = jax.tree.map(lambda leaf: leaf[::every], episode.states)
-frames = draw_frames(run.config.env, algorithm.environment.params, states, 300, episode.actions[::every])
-Image(filename=save_gif(frames, f"{folder}/episode.gif"), format="gif")
+theta = run.policy["last"][0, 0]  # first seed, first agent
+episode = render_episode(run.config, theta, seed=1, width=300, max_frames=100)
+print(f"return {episode.total_return:.0f} in {episode.steps} steps")
+Image(filename=save_gif(episode.frames, f"{folder}/episode.gif"), format="gif")

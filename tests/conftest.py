@@ -11,7 +11,7 @@ import pytest
 
 from jaxbyz.accelerate.setup import set_flags
 
-set_flags()  # as the command line, so that all tests spread agents alike
+set_flags()  # as the command line does, so that all tests spread agents alike
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

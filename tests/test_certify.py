@@ -128,6 +128,12 @@ def test_names_cover_every_registered_aggregator() -> None:
         certify(["krum"], agents=7, byzantine=0)
 
 
+def test_the_folder_for_witnesses_is_created_before_the_search(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"out=.*cannot be created"):
+        certify(["mean"], out=tmp_path / "file" / "witnesses", log=pytest.fail)
+
+
 def test_command_prints_json(capsys) -> None:
     from jaxbyz.cli.certify import add_options, run
 

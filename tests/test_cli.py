@@ -17,6 +17,7 @@ from jaxbyz.cli.train import options_without_effect
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.evaluation import _player, evaluate
+from jaxbyz.experiments.files import json_text
 from jaxbyz.experiments.plan import cached_algorithm, make_plan
 from jaxbyz.experiments.run import run as run_config
 from jaxbyz.registry import Registry
@@ -147,7 +148,8 @@ def test_list_names_everything(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert set(listed) == {
-        "environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "presets",
+        "environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
+        "presets",
     }  # fmt: skip
     assert {"rfa", "krum", "mean"} <= set(listed["aggregators"]) and "bucketing" in listed["pre_aggregators"]
     assert {"none", "random-action", "large-noise", "avg-zero"} <= set(listed["attacks"])
@@ -283,6 +285,11 @@ def test_pre_aggregators_may_stand_before_the_aggregator(capsys):
     config = jb.resolve(aggregator="nnm+bucketing:size=2+rfa:rounds=3", byzantine=3)
     assert (config.pre_aggregator, config.aggregator) == ("nnm+bucketing:size=2", "rfa:rounds=3")
     assert "in one of them" in refused(capsys, "train", "--aggregator", "nnm+rfa", "--pre-aggregator", "bucketing")
+
+
+def test_json_has_null_instead_of_nan():
+    text = json_text({"mean": float("nan"), "seeds": [1.0, float("inf")], "finite": False})
+    assert json.loads(text) == {"mean": None, "seeds": [1.0, None], "finite": False}
 
 
 def test_an_existing_run_is_not_overwritten(capsys, folder):

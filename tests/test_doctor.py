@@ -23,7 +23,7 @@ def test_doctor_reports_problems(capsys, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: os.listdir(f"{dir}/no/such/folder"))
     assert main(["doctor"]) == 1
     printed = capsys.readouterr().out
-    assert "NVIDIA GPU" in printed and "cannot be written (No such file" in printed and "cores in use" in printed
+    assert "NVIDIA GPU" in printed and "cannot be written (No such file" in printed and "cores available" in printed
 
 
 def test_doctor_checks_declared_versions(monkeypatch):

@@ -522,10 +522,10 @@ def test_other_policies_fare_as_in_box2d(policy, box2d, box2d_error, length, len
 @pytest.mark.parametrize("options", [[], ["--wind"], ["--continuous"], ["--gravity", "-7"]])
 @pytest.mark.parametrize("policy", ["noisy", "lateral", "bounce"])
 def test_against_live_box2d(policy, options, tmp_path):
-    """Record new episodes with the Python that BOX2D_PYTHON names, and replay them."""
-    python = os.environ.get("BOX2D_PYTHON")
+    """Record new episodes with the Python that JAXBYZ_BOX2D_PYTHON names, and replay them."""
+    python = os.environ.get("JAXBYZ_BOX2D_PYTHON")
     if not python:
-        pytest.skip("BOX2D_PYTHON names no Python with gymnasium and Box2D")
+        pytest.skip("JAXBYZ_BOX2D_PYTHON names no Python with gymnasium and Box2D")
     script = pathlib.Path(__file__).parents[1] / "benchmarks" / "record_box2d.py"
     out = tmp_path / "episodes.npz"
     subprocess.run([python, script, policy, "24", "31000", out, *options], check=True)

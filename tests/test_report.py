@@ -104,7 +104,10 @@ def test_frames_of_the_agreement(runs):
     sent[:, 4] = 1e6
     frames = plots.agreement_frames(AgreementTrace(held[None], sent[None], np.arange(5)[None] == 4), size=2.0)
     titles = [frame.axes[0].get_title() for frame in frames]
-    assert titles == ["iteration 0, proposals", "iteration 0, after round 1"]
+    assert titles == ["iteration 1, proposals", "iteration 1, after round 1"]
+    trace = AgreementTrace(held[None], sent[None], np.arange(5)[None] == 4)
+    titled = plots.agreement_frames(trace, size=2.0, title="MDA")
+    assert titled[0].axes[0].get_title() == "MDA: iteration 1, proposals"
     axes = frames[1].axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["honest", "Byzantine"]
     honest, forged = (dots.get_offsets() for dots in axes.collections)
@@ -264,6 +267,8 @@ def test_trust_and_agreement_show_one_run(capsys, folders, tmp_path):
     assert "must end in .gif" in refused(
         capsys, "plot", str(folders[0]), "--kind", "agreement", "--out", str(tmp_path / "x.png")
     )
+    message = refused(capsys, "plot", str(folders[0]), "--kind", "agreement", "--run-seed", "99")
+    assert "run_seed=99: the run has" in message and "seeds, numbered from 0" in message
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 import jaxbyz as jb
 from jaxbyz.cli.progress import Bar, Lines
-from jaxbyz.experiments.reporters import Progress, TensorBoard, Together
+from jaxbyz.experiments.reporters import Progress, ReporterGroup, TensorBoard
 from jaxbyz.experiments.run import run
 
 CONFIG = jb.resolve(
@@ -40,7 +40,7 @@ class Recorder:
 def test_reporters_receive_all_metrics(tmp_path):
     recorder = Recorder()
     config = replace(CONFIG, trajectories=80)  # two segments
-    result = run(config, reporter=Together(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
+    result = run(config, reporter=ReporterGroup(recorder, TensorBoard(tmp_path / "board", first_seed=7)))
     T = result.metrics["returns"].shape[1]
     assert len(recorder.updates) == 2
     last = recorder.updates[-1]
@@ -76,7 +76,7 @@ def test_a_failing_reporter_does_not_keep_others_from_closing():
 
     recorder, broken = Recorder(), Broken()
     with pytest.raises(RuntimeError, match="disk full"):
-        run(CONFIG, reporter=Together(recorder, broken))
+        run(CONFIG, reporter=ReporterGroup(recorder, broken))
     assert len(recorder.updates) == 1 and recorder.exit_details[0] is broken.exit_details[0] is RuntimeError
 
 

@@ -1,4 +1,4 @@
-"""The reproduction of the paper's figures, and the settings of the published script."""
+"""The reproduction of the paper's figures, and the settings of the published code."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import resolve, to_dict
-from jaxbyz.reproduction.claims import check_claims, compare_claims, final_return
+from jaxbyz.reproduction.claims import check_claims, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.comparison import curve_table, write_comparison
 from jaxbyz.reproduction.drawing import draw_figure
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
@@ -41,7 +41,7 @@ def test_every_curve_of_every_figure_has_a_training_and_a_curve_in_paper():
 def test_curves_of_the_paper_are_read():
     """Read off the paper's figure: DecByzPG under AvgZero on CartPole ends above 450, the naive method near 16."""
     panel = next(p for p in FIGURES["cartpole"].panels if p.title == "AvgZero")
-    ends = {curve.label: final_return(*curve_in_paper("cartpole", "AvgZero", curve)) for curve in panel.curves}
+    ends = {curve.label: mean_of_last_1000(curve_in_paper("cartpole", "AvgZero", curve)) for curve in panel.curves}
     assert ends["DecByzPG (α=3/13)"] > 450 and ends["Dec-PAGE-PG (α=3/13)"] < 25
 
 
@@ -76,6 +76,11 @@ def test_results_are_kept_and_joined(tmp_path, capsys):
     (tmp_path / "steady" / "other.json").write_text(json.dumps(data))
     result = load_results(tmp_path / "steady")["cartpole-decbyzpg-k5"]
     assert result.seeds == [0, 1, 2, 3] and result.returns.shape == (4, len(result.trajectories))
+    data["config"]["eta"] = 1.0
+    (tmp_path / "steady" / "wrong.json").write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=r"made with other options \(eta\)"):
+        load_results(tmp_path / "steady")
+    (tmp_path / "steady" / "wrong.json").unlink()
     table = (tmp_path / "table-steady.md").read_text()
     assert "| DecByzPG (K=5) | 2 |" in table and "| –: curves missing | yes: " in table
     # Other options in the same folder are refused, and nothing is overwritten.
@@ -194,7 +199,7 @@ def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
     assert weights.max() > 0.999 and weights.min() < 0.01
 
 
-def test_the_published_script_compares_with_the_proposed_parameters():
+def test_the_published_code_compares_with_the_proposed_parameters():
     """Without agreement these are the current parameters, so the correction of a small batch cancels."""
     options = {"algorithm": "dec-page-pg", "agents": 2, "N": 2, "B": 2, "horizon": 16, "hidden": (4,)}
     algorithm = build(resolve("cartpole-published", **options), 1)

@@ -110,7 +110,7 @@ def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys
     assert (whole.policy["last"][0] != short.policy["last"][0]).any()
     interrupted(fragile, tmp_path / "run", 8, every=2)
     assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 3
-    assert "non-finite in 1 of 2 seeds, first in iteration 5" in capsys.readouterr().err
+    assert "non-finite in 1 of 2 seeds, first in iteration 6" in capsys.readouterr().err
     again = resumed(tmp_path / "run")[0]
     assert_same_run(again, whole)
     assert not again.finite
@@ -396,7 +396,7 @@ def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, c
         ('{"hidden": ["16"]}', "hidden="),
         ('{"hidden": 16}', "hidden="),
         ('{"attack": ["none"]}', "attack="),
-        ('{"format": "new"}', "newer jaxbyz"),
+        ('{"format": "new"}', "format='new': must be a whole number"),
         ("[" * 100_000, "not readable as JSON"),
         ("[1, 2]", "one JSON object"),
         ('{"a": "' + "x" * 2**21 + '"}', "larger than"),

@@ -74,6 +74,7 @@ def test_names_are_readable_and_safe():
         ("[grid]\nattack = ['none', 'none']", "lists a value twice"),
         ("grid = 3", "grid is not a table"),
         ("checkpoint_every = true", "checkpoint_every is not int"),
+        ("checkpoint_every = 0", "checkpoint_every=0: must be a whole number of at least 1"),
         ("more = 3", "'more' is unknown"),
         ("[grid", "not readable as TOML"),
         ("a = " + "[" * 5000, "not readable as TOML"),

@@ -1,4 +1,4 @@
-"""The certifier: search for the input on which a rule satisfies the paper's Definition 2 or 4 worst."""
+"""The certifier: search for the input that comes closest to violating, or most violates, Definition 2 or 4."""
 
 from jaxbyz.certify.certificates import Certificate, certify, format_table
 from jaxbyz.certify.rule_names import every_rule, named_rule

@@ -14,7 +14,7 @@ from jaxbyz.certify.averaging_agreement import search_agreement
 from jaxbyz.certify.proved_bounds import contraction_bound, drift_bound, ratio_bound
 from jaxbyz.certify.robust_aggregation import search_aggregator
 from jaxbyz.certify.rule_names import AGREEMENT, every_rule, largest_tolerated, refusal
-from jaxbyz.certify.witnesses import save_witness
+from jaxbyz.certify.witnesses import make_witness_folder, save_witness
 from jaxbyz.certify.worst_input import Budget
 from jaxbyz.errors import UsageError
 
@@ -79,7 +79,7 @@ def certify(
     seed: int = 0,
     budget: Budget | None = None,
     out: str | Path | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> list[Certificate]:
     """Try to break each rule with f Byzantine agents of K.
 
@@ -90,10 +90,10 @@ def certify(
         seed: seed of the search.
         budget: how hard to search.
         out: folder for the inputs that break rules; by default they are not saved.
-        say: called with one line before each rule.
+        log: receives one line before each rule.
 
     Raises:
-        UsageError: if a name is unknown, f is below 1, or fewer than two agents are honest.
+        UsageError: if a name is unknown, f is below 1, or fewer than two agents are honest, or `out` cannot be created.
     """
     if byzantine < 1:
         raise UsageError(f"byzantine={byzantine}: must be at least 1, because Definition 2 divides by α")
@@ -101,9 +101,11 @@ def certify(
         raise UsageError(f"agents={agents} with byzantine={byzantine}: at least two agents must be honest")
     names = list(rules) or every_rule()
     limits = [largest_tolerated(name, agents) for name in names]  # unknown names fail before anything is computed
+    if out is not None:
+        make_witness_folder(out)
     certificates = []
     for number, (name, limit) in enumerate(zip(names, limits, strict=True), start=1):
-        say(f"[{number}/{len(names)}] {name}")
+        log(f"[{number}/{len(names)}] {name}")
         result: dict[str, Any] = {"rule": name, "agents": agents, "byzantine": byzantine, "limit": limit}
         refused = refusal(name, agents, byzantine)
         if refused is not None:
@@ -144,15 +146,15 @@ def _judge_agreement(name: str, K: int, f: int, seed: int, budget: Budget) -> Ju
     found = search_agreement(name, K, f, seed, budget)
     rule = name.removeprefix(AGREEMENT)
     most_contraction, most_drift = contraction_bound(rule, K, f, budget.dimension_for(K)), drift_bound(rule, K, f)
-    reason = ""
+    reason, quantity = "", "contraction"
     if found.contraction >= 1 - 1e-9:
         reason = "does not contract"
     elif found.drift > UNBOUNDED_DRIFT:
-        reason = "mean moves without bound"
+        reason, quantity = "mean moves without bound", "drift"
     elif most_contraction is not None and found.contraction > most_contraction * (1 + ROUNDING):
         reason = "above its proved bound"
     elif most_drift is not None and found.drift > most_drift * (1 + ROUNDING):
-        reason = "mean moves above its proved bound"
+        reason, quantity = "mean moves above its proved bound", "drift"
     numbers = {
         "reason": reason,
         "contraction": found.contraction,
@@ -160,8 +162,9 @@ def _judge_agreement(name: str, K: int, f: int, seed: int, budget: Budget) -> Ju
         "C_avg": found.drift,
         "C_avg_bound": most_drift,
     }
-    worst = found.drift_witness if reason.startswith("mean") else found.contraction_witness
-    return numbers, {**worst, "contraction": np.asarray(found.contraction), "drift": np.asarray(found.drift)}
+    worst = {"contraction": found.contraction_witness, "drift": found.drift_witness}[quantity]
+    measured = {"quantity": quantity, "contraction": found.contraction, "drift": found.drift}
+    return numbers, {**worst, **{name: np.asarray(value) for name, value in measured.items()}}
 
 
 def rounds_to_halve(contraction: float) -> float:

@@ -20,7 +20,7 @@ COMMANDS = {
     "evaluate": ("jaxbyz.cli.evaluate", "run a trained policy for fresh episodes"),
     "render": ("jaxbyz.cli.render", "draw an episode of a trained policy as a GIF and a strip of frames"),
     "certify": ("jaxbyz.cli.certify", "search for inputs that violate the paper's Definitions 2 and 4"),
-    "list": ("jaxbyz.cli.listing", "list environments, algorithms, rules, attacks, agreements and presets"),
+    "list": ("jaxbyz.cli.listing", "list environments, algorithms, rules, attacks, agreements, schedules and presets"),
     "report": ("jaxbyz.cli.report", "write one HTML page about run folders"),
     "doctor": ("jaxbyz.cli.doctor", "check the installation and report problems"),
     "completion": ("jaxbyz.cli.completion", "print a completion script for a shell"),

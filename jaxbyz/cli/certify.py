@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
         out=arguments.out,
-        say=lambda line: None if arguments.quiet else print_message(line),
+        log=lambda line: None if arguments.quiet else print_message(line),
     )
     if arguments.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2, ensure_ascii=False))

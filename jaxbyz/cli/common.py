@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -28,8 +27,10 @@ def print_message(line: str) -> None:
 
 def seed_number(text: str) -> int:
     """Return the seed that an argument names."""
-    if not (text.isdecimal() and int(text) < 2**32):
-        raise argparse.ArgumentTypeError(f"seed={text!r}: must be a whole number from 0 to {2**32 - 1}")
+    from jaxbyz.experiments.config import MAX_SEED, SEED
+
+    if not (text.isdecimal() and int(text) <= MAX_SEED):
+        raise argparse.ArgumentTypeError(f"seed={text!r}: must be {SEED.wording}")
     return int(text)
 
 
@@ -62,7 +63,7 @@ def selected_parameters(arguments: argparse.Namespace, data: RunData) -> np.ndar
 def check_index(name: str, index: int, size: int) -> None:
     """Refuse an index that is not one of 0 to size − 1."""
     if not 0 <= index < size:
-        raise UsageError(f"{name}={index}: the run has 0 to {size - 1}")
+        raise UsageError(f"{name}={index}: must be from 0 to {size - 1}")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -97,12 +98,12 @@ def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def make_reporter(config: Config, arguments: argparse.Namespace) -> Reporter:
     """Return the progress on the terminal, and TensorBoard if requested."""
     from jaxbyz.cli.progress import make_progress
-    from jaxbyz.experiments.reporters import TensorBoard, Together
+    from jaxbyz.experiments.reporters import ReporterGroup, TensorBoard
 
     progress = make_progress(config.trajectories, arguments.quiet)
     if arguments.tensorboard is None:
         return progress
-    return Together(TensorBoard(arguments.tensorboard, config.seed), progress)
+    return ReporterGroup(TensorBoard(arguments.tensorboard, config.seed), progress)
 
 
 def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment]) -> int:
@@ -115,7 +116,7 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
 
     started = time.monotonic()
     try:
-        done = train()
+        experiment = train()
     except Interrupted as stop:
         print_message(str(stop))
         return 128 + stop.signal
@@ -125,24 +126,25 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
         if not arguments.distributed:
             raise
         _exit_after_lost_process(arguments, error)
-    _print_results(done, arguments, time.monotonic() - started)
-    if done.finite:
+    _print_results(experiment, arguments, time.monotonic() - started)
+    if experiment.finite:
         return 0
-    config, kept = done.config, f"; earlier results are in {arguments.out}" if arguments.out else ""
+    config, kept = experiment.config, f"; the results so far are in {arguments.out}" if arguments.out else ""
     components = f"aggregator {config.aggregator}, attack {config.attack}, eta {config.eta}"
-    print_message(f"{_divergence(done)} ({components}){kept}")
+    print_message(f"{_divergence(experiment)} ({components}){kept}")
     return 3
 
 
-def _print_results(done: Experiment, arguments: argparse.Namespace, seconds: float) -> None:
+def _print_results(experiment: Experiment, arguments: argparse.Namespace, seconds: float) -> None:
+    from jaxbyz.experiments.files import json_text
     from jaxbyz.report.tables import summarise, summary_table
 
-    summary = summarise(done.metrics)
+    summary = summarise(experiment.metrics)
     if arguments.json:
-        summary["finite"] = done.finite
-        print(json.dumps({"out": arguments.out, "seconds": round(seconds, 3), **summary}))
+        summary["finite"] = experiment.finite
+        print(json_text({"out": arguments.out, "seconds": round(seconds, 3), **summary}))
     elif not arguments.quiet:
-        print(summary_table(done.config, summary))
+        print(summary_table(experiment.config, summary))
     if arguments.out is None and not arguments.quiet:
         print_message("nothing was written; --out DIR saves metrics and policy")
 
@@ -156,13 +158,13 @@ def _exit_after_lost_process(arguments: argparse.Namespace, error: Exception) ->
     os._exit(1)
 
 
-def _divergence(done: Experiment) -> str:
+def _divergence(experiment: Experiment) -> str:
     """Return how many seeds became non-finite, and when the first did."""
     import numpy as np
 
-    finite = done.metrics["finite"].astype(bool)
+    finite = experiment.metrics["finite"].astype(bool)
     diverged = np.flatnonzero(~finite.all(axis=1))
-    first = int(finite[diverged].argmin(axis=1).min())
+    first = 1 + int(finite[diverged].argmin(axis=1).min())
     stopped = "stopped: " if len(diverged) == len(finite) else ""
     counts = f"{len(diverged)} of {len(finite)} seeds, first in iteration {first}"
     return f"{stopped}honest agents became non-finite in {counts}"

@@ -138,13 +138,13 @@ def run(arguments: argparse.Namespace) -> int:
             "python": f"{found['python']} on {found['system']}",
             "versions": ", ".join(f"{package} {version}" for package, version in found["versions"].items()),
             "devices": f"{found['devices']} × {found['device']} ({found['platform']})",
-            "cores in use": found["cores"],
+            "cores available": found["cores"],
             "cache": f"{cache['folder']} ({cache['programs']} programs, {cache['megabytes']} MB)",
             "extras": "all installed" if not missing else f"missing: pip install 'jaxbyz[{','.join(missing)}]'",
         }.items():
-            print(f"{name:<13} {line}")
+            print(f"{name:<15} {line}")
     for problem in found["problems"]:
-        print(f"problem       {problem}")
+        print(f"{'problem':<15} {problem}")
     if not found["problems"]:
         print("no problems found")
     return int(bool(found["problems"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 from jaxbyz.cli import common
 
@@ -20,6 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     from jaxbyz.experiments.evaluation import evaluate
+    from jaxbyz.experiments.files import json_text
     from jaxbyz.experiments.run_folder import load_run
 
     common.check_at_least(arguments, episodes=1)
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         means = returns.mean(axis=1)
         summary = {"mean": float(means.mean()), "std": float(means.std()), "seeds": means.tolist()}
         described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
-        print(json.dumps({**described, "return": summary}))
+        print(json_text({**described, "return": summary}))
         return 0
     print(f"{data.config.env}, {output} parameters of agent {arguments.agent}, {arguments.episodes} episodes per seed")
     for seed, row in enumerate(returns, start=data.config.seed):

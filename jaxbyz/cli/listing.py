@@ -18,6 +18,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     from jaxbyz.environments import environments
     from jaxbyz.experiments.presets import PRESETS
     from jaxbyz.protocol.agreements import agreements
+    from jaxbyz.protocol.schedules import schedules
     from jaxbyz.rules import aggregators, pre_aggregators
 
     kinds = {
@@ -27,6 +28,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "pre_aggregators": pre_aggregators,
         "attacks": attacks,
         "agreements": agreements,
+        "schedules": schedules,
     }
     listed = {}
     for kind, registry in kinds.items():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxbyz.experiments.config import FIELDS, TYPES, Config, resolve
-from jaxbyz.experiments.presets import PRESETS
+from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.registry import parse_literal
 
 METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}
@@ -15,7 +15,11 @@ METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT"
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add --preset and one option per field of `Config`; options that are not given come from the preset."""
-    group = parser.add_argument_group("experiment")
+    own = " and ".join(DEFAULT_PRESET)
+    group = parser.add_argument_group(
+        "experiment",
+        f"Defaults are those of the preset `default`; a preset overrides them ({own} have their own).",
+    )
     group.add_argument(
         "--preset", metavar="NAME", help=f"values to start from: {', '.join(PRESETS)} (default: by environment)"
     )
@@ -28,8 +32,9 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
             help_text += f" [{', '.join(field.metadata['choices'])}]"
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         group.add_argument(
-            flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS, metavar=METAVARS.get(TYPES[name], "NAME"),
-            help=f"{help_text} (default {str(default).replace('None', 'none')})",
+            flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS,
+            metavar="ROUNDS" if name == "kappa" else METAVARS.get(TYPES[name], "NAME"),
+            help=f"{help_text} (preset default: {str(default).replace('None', 'none')})",
         )  # fmt: skip
 
 

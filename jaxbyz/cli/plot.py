@@ -17,6 +17,8 @@ KINDS = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the folders and the picture."""
+    from jaxbyz.report.statistics import SEED_STATISTICS
+
     parser.add_argument("folders", metavar="DIR", nargs="+", help="run folders, or folders that contain run folders")
     parser.add_argument(
         "--kind", choices=KINDS, default="curves", help="; ".join(f"{name}: {line}" for name, line in KINDS.items())
@@ -31,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--width", type=int, default=100, help="curves: average over this many trajectories (default 100)"
     )
     parser.add_argument(
-        "--statistic", default="mean", choices=("mean", "iqm"),
+        "--statistic", default="mean", choices=SEED_STATISTICS,
         help="curves: mean and standard deviation, or interquartile mean and 95%% bootstrap interval",
     )  # fmt: skip
     parser.add_argument("--iterations", type=int, default=5, help="agreement: iterations to show (default 5)")
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         from jaxbyz.report.agreement_rounds import trace_run
 
         trace = trace_run(runs[0].config, arguments.run_seed, arguments.iterations)
-        print(plots.agreement_animation(trace, out))
+        print(plots.agreement_animation(trace, out, title=title))
         return 0
     if kind == "curves":
         picture = plots.learning_curves(

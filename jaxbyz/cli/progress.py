@@ -49,7 +49,7 @@ class Lines:
         self.pace = Pace()
 
     def __enter__(self) -> Lines:
-        print("compiling (a few seconds; one or two minutes for LunarLander) …", file=sys.stderr, flush=True)
+        print("compiling (about ten seconds; under a minute for LunarLander) …", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: Any) -> None:

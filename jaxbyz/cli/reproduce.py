@@ -8,6 +8,7 @@ import sys
 from collections.abc import Container
 from pathlib import Path
 
+from jaxbyz.cli.common import seed_number
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS
 
 
@@ -15,9 +16,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the figures, the size of the trainings, and what to do."""
     parser.add_argument("figure", metavar="FIGURE", help=f"all, or one of {', '.join(FIGURES)}")
     parser.add_argument("--setting", choices=tuple(SETTINGS), default="steady", help="presets to use (default steady)")
-    parser.add_argument("--seeds", type=int, default=10, help="runs per curve (default 10)")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds per curve (default 10)")
     parser.add_argument(
-        "--seed", type=int, default=0, help="first seed; results with other seeds are combined (default 0)"
+        "--seed", type=seed_number, default=0, help="first seed; results with other seeds are combined (default 0)"
     )
     parser.add_argument("--trajectories", type=int, default=8000, help="trajectories per agent (default 8000)")
     parser.add_argument(
@@ -76,16 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.draw and arguments.no_draw:
         raise UsageError("--draw and --no-draw exclude each other")
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         if not arguments.quiet:
             print(line, file=sys.stderr, flush=True)
 
     failed = {}
     if not arguments.draw and arguments.jobs > 1:
-        failed = run_in_processes({name: _arguments_for(name, arguments) for name in trainings}, arguments.jobs, say)
+        failed = run_in_processes({name: _arguments_for(name, arguments) for name in trainings}, arguments.jobs, log)
     elif not arguments.draw:
         for number, (name, config) in enumerate(trainings.items(), 1):
-            say(f"[{number}/{len(trainings)}] {name}")
+            log(f"[{number}/{len(trainings)}] {name}")
             train_if_missing(folder, name, config, make_progress(config.trajectories, arguments.quiet))
     for name, reason in failed.items():
         print(f"{name} failed: {reason}", file=sys.stderr)
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _arguments_for(name: str, arguments: argparse.Namespace) -> list[str]:
-    """Return the arguments of a process that trains one part."""
+    """Return the arguments of a process that runs one training."""
     numbers = {
         option: str(getattr(arguments, option)) for option in ("setting", "seeds", "seed", "trajectories", "out")
     }

@@ -1,4 +1,7 @@
-"""`jaxbyz resume`: continue a run that was interrupted or killed; the result is bitwise that of an unbroken run."""
+"""`jaxbyz resume`: continue a run that was interrupted or killed.
+
+On the same devices and versions the result is bitwise that of an uninterrupted run.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.cli.common import print_message
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.files import json_text
     from jaxbyz.experiments.run import Interrupted
     from jaxbyz.experiments.sweep import load_sweep, run_sweep
 
@@ -37,14 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or sweep.out
     if out is None:
         raise UsageError(f'{arguments.file}: names no folder; give --out DIR, or out = "DIR" in the file')
-    every = sweep.checkpoint_every if arguments.checkpoint_every is None else arguments.checkpoint_every
-    if every is not None and every < 1:
-        raise UsageError(f"checkpoint_every={every}: must be at least 1")
     try:
         members = run_sweep(
             sweep,
             out,
-            checkpoint_every=every,
+            checkpoint_every=arguments.checkpoint_every,
             reporter=lambda total: make_progress(total, arguments.quiet),
             log=print_message,
         )
@@ -53,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 128 + stop.signal
     rows = [table_row(member) for member in members]
     if arguments.json:
-        print(json.dumps({"out": out, "members": rows}))
+        print(json_text({"out": out, "members": rows}))
     else:
         print_table(rows)
     return int(any(member.status in ("failed", "non-finite") for member in members))

@@ -84,14 +84,14 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
 
 
 def restore(
-    folder: Path, config: Config, target: Callable[[int], Checkpoint], log: Callable[[str], None]
+    folder: Path, config: Config, expected_at: Callable[[int], Checkpoint], log: Callable[[str], None]
 ) -> Checkpoint | None:
     """Return the newest undamaged checkpoint of a run folder, or None.
 
     Args:
         folder: the run folder.
         config: its configuration.
-        target: returns the shapes and shardings to expect after a number of iterations.
+        expected_at: returns the shapes and shardings to expect after a number of iterations.
         log: receives one line for every damaged checkpoint.
 
     Raises:
@@ -102,7 +102,7 @@ def restore(
         done = on_first_process(partial(_newest_undamaged, folder, config, steps, log))
         if done == 0:
             return None
-        expected = target(done)
+        expected = expected_at(done)
         try:
             return _read(folder / FOLDER / str(done), expected)
         except Exception as error:
@@ -239,23 +239,25 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
         )
 
 
-def _read(path: Path, target: Checkpoint) -> Checkpoint:
+def _read(path: Path, expected: Checkpoint) -> Checkpoint:
     import orbax.checkpoint as ocp
 
-    plain = jax.eval_shape(_without_keys, target.runs)
+    plain = jax.eval_shape(_without_keys, expected.runs)
     plain = jax.tree.map(
         lambda data, leaf: jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=getattr(leaf, "sharding", None)),
         plain,
-        target.runs,
+        expected.runs,
     )
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         restored = checkpointer.restore(
             path.absolute(),
-            ocp.args.Composite(runs=ocp.args.StandardRestore(plain), history=ocp.args.StandardRestore(target.history)),
+            ocp.args.Composite(
+                runs=ocp.args.StandardRestore(plain), history=ocp.args.StandardRestore(expected.history)
+            ),
         )
     history = jax.tree.map(np.asarray, restored.history)
-    jax.tree.map(_check_shape, (restored.runs, history), (plain, target.history))
-    return Checkpoint(target.done, _with_keys(restored.runs, target.runs), history)
+    jax.tree.map(_check_shape, (restored.runs, history), (plain, expected.history))
+    return Checkpoint(expected.done, _with_keys(restored.runs, expected.runs), history)
 
 
 def _check_shape(leaf: Any, expected: Any) -> None:

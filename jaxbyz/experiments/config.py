@@ -108,10 +108,10 @@ class Config:
     tolerance: float | None = option(
         None, "stop agreement early once the honest diameter is at most this", allowed=POSITIVE
     )
-    seeds: int = option(1, "number of runs, trained side by side", allowed=COUNT)
-    seed: int = option(0, "seed of the first run; run s has seed + s", allowed=SEED)
+    seeds: int = option(1, "number of seeds, trained side by side", allowed=COUNT)
+    seed: int = option(0, "the first seed; the others are seed + 1, seed + 2, …", allowed=SEED)
     coin: str = option(
-        "shared", "shared: all runs use the coins of the first seed; own: every run draws its own, which is slower",
+        "shared", "shared: all seeds use the coins of the first; own: every seed draws its own, which is slower",
         choices=("shared", "own"),
     )  # fmt: skip
     trajectories: int = option(8000, "trajectories to sample per agent", allowed=COUNT)
@@ -141,7 +141,7 @@ class Config:
     output_scale: float = option(1.0, "factor on the activated outputs", allowed=POSITIVE)
     initialiser: str = option("lecun", "initialisation of the network", choices=INITIALISERS)
     start: str = option(
-        "own", "own: every run draws its own initial policy; shared: all start from one drawn from `seed`",
+        "own", "own: every seed draws its own initial policy; shared: all start from the one of the first seed",
         choices=("own", "shared"),
     )  # fmt: skip
     output: str = option(
@@ -227,6 +227,7 @@ def check(config: Config, *, names: bool = True) -> Config:
     if config.byzantine >= config.agents:
         raise UsageError(f"byzantine={config.byzantine} of agents={config.agents}: at least one agent must be honest")
     page = page_of(config)
+    # An algorithm with snapshots compares small batches with the last snapshot, whatever the option anchor says.
     (page._replace(anchor="snapshot") if traits_of(config).snapshot else page).check()
     config = effective(config)
     if names:
@@ -266,12 +267,15 @@ def registered(config: Config) -> bool:
 
 def _check_limits(config: Config) -> None:
     """Refuse more Byzantine agents than the algorithm, its rule and its agreement tolerate."""
-    entries = {"algorithm": algorithms[config.algorithm]}
-    if not traits_of(config).naive:
-        entries["aggregator"] = aggregators[parse_spec(config.aggregator)[0]]
-        entries["agreement"] = agreements[parse_spec(config.agreement)[0]]
-        for kind, entry in entries.items():
-            check_limit(kind, entry.name, entry.limit, config.agents, config.byzantine, config.unsafe)
+    if traits_of(config).naive:  # tolerates nobody, and is run with Byzantine agents to show that
+        return
+    entries = {
+        "algorithm": algorithms[config.algorithm],
+        "aggregator": aggregators[parse_spec(config.aggregator)[0]],
+        "agreement": agreements[parse_spec(config.agreement)[0]],
+    }
+    for kind, entry in entries.items():
+        check_limit(kind, entry.name, entry.limit, config.agents, config.byzantine, config.unsafe)
 
 
 def rule_spec(config: Config) -> str:

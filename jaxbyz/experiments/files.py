@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import zipfile
@@ -23,9 +24,22 @@ MAX_JSON_BYTES = 2**20
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
 
 
+def json_text(value: Any, **options: Any) -> str:
+    """Return a value as JSON; NaN and infinities, which JSON does not have, become null."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [finite(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), allow_nan=False, **options)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
-    _write_atomically(path, lambda file: file.write((json.dumps(value, indent=2) + "\n").encode()))
+    _write_atomically(path, lambda file: file.write((json_text(value, indent=2) + "\n").encode()))
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

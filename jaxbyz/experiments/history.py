@@ -17,8 +17,7 @@ class History:
     Attributes:
         parts: the metrics `[seeds, n]` of consecutive groups of iterations.
         finite: `[seeds]`, whether a seed has been finite throughout.
-        policy: `last`, `sampled` and `best`, `[seeds, K, D]` each. A seed that became non-finite keeps the policies of
-            the end of the last segment before that, or NaN if there is none.
+        policy: as in `RunData`.
         steps: the environment steps of all agents and seeds.
     """
 
@@ -57,7 +56,7 @@ class History:
         return Progress(
             iteration=sum(part.returns.shape[1] for part in self.parts),
             iterations=iterations,
-            trajectories=int(latest["trajectories"][0, -1]),
+            trajectories=int(latest["trajectories"][0, -1]),  # of the first seed
             honest_return=float(np.mean(latest["returns"][:, -1])),
             steps=self.steps,
             metrics=latest,

@@ -22,9 +22,9 @@ class Plan(NamedTuple):
 
     Attributes:
         algorithm: what to train with.
-        keys: `[seeds]`, the random key of every run.
+        keys: `[seeds]`, the random key of every seed.
         coins: `[T]` if shared, otherwise `[seeds, T]`.
-        output_at: `[seeds]`, T̂ of every run.
+        output_at: `[seeds]`, T̂ of every seed.
     """
 
     algorithm: Algorithm

@@ -17,7 +17,7 @@ class Progress(NamedTuple):
     Attributes:
         iteration: the number of iterations so far.
         iterations: the number of iterations of the whole run.
-        trajectories: the trajectories per agent so far.
+        trajectories: the trajectories per agent of the first seed so far.
         honest_return: the return of the latest iteration, averaged over honest agents and seeds.
         steps: the environment steps of all agents and seeds so far.
         metrics: the n iterations of this segment, `[seeds, n]` by the names of metrics.npz (`shares` and `byzantine`:
@@ -44,14 +44,14 @@ class Reporter(Protocol):
     def update(self, progress: Progress) -> None: ...
 
 
-class Together:
+class ReporterGroup:
     """Several reporters as one. All of them are left at the end, even if one fails."""
 
     def __init__(self, *reporters: Reporter):
         self.reporters = reporters
         self.stack = contextlib.ExitStack()
 
-    def __enter__(self) -> Together:
+    def __enter__(self) -> ReporterGroup:
         with contextlib.ExitStack() as stack:
             for reporter in self.reporters:
                 stack.enter_context(reporter)
@@ -70,7 +70,8 @@ class Together:
 class TensorBoard:
     """Writes every metric of every iteration: the mean over seeds as `NAME`, and every seed as `seed-S/NAME`.
 
-    The step is the number of trajectories per agent, the horizontal axis of the paper's figures.
+    The step is the number of trajectories per agent, the horizontal axis of the paper's figures; that of a mean is the
+    number of the first seed.
     """
 
     def __init__(self, folder: str | Path, first_seed: int = 0):

@@ -38,9 +38,8 @@ class Experiment(NamedTuple):
 
     Attributes:
         config: its configuration.
-        metrics: the fields of `Metrics` and the cumulative `trajectories`, `[seeds, iterations]` each.
-        policy: `last`, `sampled` and `best`, `[seeds, K, D]` each. A seed that became non-finite has the policies of
-            the end of the last segment before that, or NaN; if all seeds did so in the first segment, this is empty.
+        metrics: as in `RunData`.
+        policy: as in `RunData`.
         finite: whether every seed stayed finite throughout.
     """
 
@@ -130,7 +129,9 @@ def resume(
     mesh: str | None = None,
     log: Callable[[str], None] = _ignore,
 ) -> Experiment:
-    """Continue an unfinished run; the result is bitwise that of an uninterrupted run. A finished run is only read.
+    """Continue an unfinished run; a finished run is only read.
+
+    On the same devices, with the same mesh and versions, the result is bitwise that of an uninterrupted run.
 
     Args:
         out: the run folder.
@@ -181,8 +182,8 @@ def ensure(
         stored = checkpoints.read_options(folder)
         settings = make_settings(out, checkpoint_every or stored.get("checkpoint_every"), mesh or stored.get("mesh"))
         settings = settings.with_earlier_shape(stored, log)
-        expected = partial(checkpoints.expected_checkpoint, plan.algorithm, len(plan.keys), settings.shape)
-        start = checkpoints.restore(folder, config, expected, log)
+        expected_at = partial(checkpoints.expected_checkpoint, plan.algorithm, len(plan.keys), settings.shape)
+        start = checkpoints.restore(folder, config, expected_at, log)
         done = 0 if start is None else start.done
         on_first_process(lambda: checkpoints.discard_after(folder, done))
         log(f"resuming {folder} at iteration {done} of {plan.iterations}")

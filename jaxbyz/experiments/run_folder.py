@@ -31,7 +31,9 @@ class RunData(NamedTuple):
         config: the configuration of the run.
         metrics: the fields of `Metrics` and the cumulative `trajectories`, `[seeds, iterations]` each (`shares` and
             `byzantine`: `[seeds, iterations, K]`).
-        policy: `last`, `sampled` and `best`, `[seeds, K, D]` each (`[seeds, 1, D]` with a server).
+        policy: `last`, `sampled` and `best`, `[seeds, K, D]` each (`[seeds, 1, D]` with a server). A seed that became
+            non-finite has the policies of the end of the last segment before that, or NaN; if all seeds did so in the
+            first segment, this is empty.
         environment: versions and devices that the run used.
     """
 
@@ -119,7 +121,9 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
         raise UsageError(f"{path}: no run here (config.json missing); `jaxbyz train --out {path}` makes one")
     values = read_json(folder / "config.json")
     version = values.get("format", RUN_FORMAT)
-    if not isinstance(version, int) or version > RUN_FORMAT:
+    if not isinstance(version, int):
+        raise UsageError(f"{folder / 'config.json'}: format={version!r}: must be a whole number")
+    if version > RUN_FORMAT:
         raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {RUN_FORMAT})")
     return from_dict(values, names=names)
 

@@ -19,8 +19,8 @@ class RunSettings(NamedTuple):
     Attributes:
         folder: the run folder, or None to write no files.
         checkpoint_every: iterations between two checkpoints; None writes one only when the run is interrupted.
-        shape: devices along the axes of the mesh, or None to choose.
-        automatic: whether the shape was chosen where the run started, not requested by the user.
+        shape: the number of devices along each axis of the mesh, or None to choose it automatically.
+        automatic: whether `shape` was chosen automatically when the run started; False if the user requested it.
     """
 
     folder: Path | None = None
@@ -35,7 +35,7 @@ class RunSettings(NamedTuple):
         return {name: value for name, value in options.items() if value is not None}
 
     def with_shape(self, plan: Plan) -> RunSettings:
-        """Return settings with the shape that is used, so that `resume` can use it again.
+        """Check a requested shape; otherwise choose one, and keep it in the settings so that `resume` can use it again.
 
         Raises:
             UsageError: if the requested shape does not fit.

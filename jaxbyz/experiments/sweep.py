@@ -1,4 +1,4 @@
-"""A sweep: one run for every combination of options that a TOML file lists.
+"""A sweep: one run for every combination of options that a TOML file lists:
 
 out = "runs/attacks"          # folder of the members' run folders
 checkpoint_every = 200
@@ -28,6 +28,7 @@ from jaxbyz.experiments.folder_lock import BusyError
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
+from jaxbyz.experiments.settings import make_settings
 
 MAX_FILE_BYTES = 2**20
 MAX_MEMBERS = 10_000
@@ -149,13 +150,17 @@ def run_sweep(
     Args:
         sweep: what to run.
         out: the folder of the members' run folders.
-        checkpoint_every: iterations between two checkpoints.
+        checkpoint_every: iterations between two checkpoints; by default what the sweep file says.
         reporter: returns the reporter of a member from its number of trajectories.
         log: receives one line per member, and before that one line for every member whose options are wrong.
 
     Raises:
+        UsageError: if `checkpoint_every` is not allowed.
         Interrupted: if a signal stopped a member.
     """
+    if checkpoint_every is None:
+        checkpoint_every = sweep.checkpoint_every
+    make_settings(out, checkpoint_every, None)  # refuses a wrong value before any member starts
     for name, options in sweep.members.items():
         try:
             resolve(**options)
@@ -179,7 +184,7 @@ def _run_member(
     """Start or continue one member; every error but an interruption becomes a result."""
     try:
         config = resolve(**options)
-        done = ensure(config, folder, reporter(config.trajectories), checkpoint_every=checkpoint_every, log=log)
+        experiment = ensure(config, folder, reporter(config.trajectories), checkpoint_every=checkpoint_every, log=log)
     except Interrupted:
         raise
     except BusyError:
@@ -191,4 +196,4 @@ def _run_member(
             (folder / "error.txt").write_text(traceback.format_exc())
         return MemberResult(name, "failed", f"{type(error).__name__}: {first_line(error)} (see {folder}/error.txt)")
     (folder / "error.txt").unlink(missing_ok=True)
-    return MemberResult(name, "finished" if done.finite else "non-finite", experiment=done)
+    return MemberResult(name, "finished" if experiment.finite else "non-finite", experiment=experiment)

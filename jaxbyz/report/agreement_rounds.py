@@ -26,8 +26,8 @@ class AgreementTrace(NamedTuple):
 
     Attributes:
         parameters: `[T, κ+1, K, D]`, the agents' parameters before the first round and after each round.
-        sent: `[T, κ+1, K, D]`, the messages that the first honest agent receives in the following round; honest rows
-            equal `parameters`.
+        sent: `[T, κ+1, K, D]`; `sent[:, r]` are the messages that the first honest agent receives in round r + 1, for
+            r = κ in a further round that the run does not have. Honest rows equal `parameters`.
         byzantine: `[T, K]`, True for Byzantine agents.
     """
 
@@ -84,7 +84,7 @@ def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTr
     if agreement is None or not agrees(config):
         raise UsageError(f"algorithm={config.algorithm}, agreement={config.agreement}: there is no agreement to show")
     if not 0 <= seed < config.seeds:
-        raise UsageError(f"seed={seed}: the run has seeds 0 to {config.seeds - 1}")
+        raise UsageError(f"run_seed={seed}: the run has {config.seeds} seeds, numbered from 0")
     K, f = config.agents, config.byzantine
     plan = make_plan(config)
     coins = plan.coins if plan.coins.ndim == 1 else plan.coins[seed]

@@ -33,8 +33,8 @@ def render_episode(
     Args:
         config: the configuration of the run.
         theta: `[D]`, the parameters of the policy.
-        seed: of the episode.
-        width: of a frame, in pixels.
+        seed: the seed of the episode.
+        width: the width of a frame in pixels.
         max_frames: if given, draw at most this many frames, evenly spaced.
     """
     algorithm = build(config, 1)

@@ -25,6 +25,7 @@ from jaxbyz.report.episodes import render_episode
 from jaxbyz.report.runs import (
     METRIC_LABELS,
     attack_table,
+    brightest_share,
     common_environment,
     labels,
     shares_over_time,
@@ -51,7 +52,7 @@ def write_report(
     Args:
         runs: the runs, all in the same environment.
         out: the file to write; its name ends in .html.
-        title: of the page.
+        title: the title of the page.
         width: the number of trajectories over which each point of a curve averages.
         animations: how many runs are animated.
     """
@@ -140,6 +141,7 @@ def _trust(run: RunData) -> dict[str, Any] | None:
         "trajectories": _list(trajectories),
         "shares": [_list(row, 4) for row in shares],
         "byzantine": byzantine.tolist(),
+        "brightest": brightest_share(len(shares)),
     }
 
 

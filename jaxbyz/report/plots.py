@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxbyz.environments.rendering import save_gif
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.files import writing
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
@@ -18,6 +19,7 @@ from jaxbyz.report.runs import (
     METRIC_LABELS,
     FinishedRun,
     attack_table,
+    brightest_share,
     check_metric,
     common_environment,
     defence_name,
@@ -173,7 +175,7 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) ->
     """Draw the share of every sender in the honest agents' aggregates over time, mean over seeds."""
     shares, trajectories, byzantine = shares_over_time(run, intervals)
     K = len(shares)
-    brightest = 3 / K
+    brightest = brightest_share(K)
     drawing, axes = figure(height=0.9 + 0.22 * K)
     axes.grid(False)
     image = axes.imshow(
@@ -192,7 +194,9 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) ->
     return drawing
 
 
-def agreement_animation(trace: AgreementTrace, out: str | Path, *, fps: float = 4.0, size: float = 4.2) -> Path:
+def agreement_animation(
+    trace: AgreementTrace, out: str | Path, *, fps: float = 4.0, size: float = 4.2, title: str | None = None
+) -> Path:
     """Write agreement rounds as a GIF, in the plane in which the proposals of each iteration differ most.
 
     Every iteration has its own centre, the mean of the honest proposals, and its own scale, shown by a bar. Dots are
@@ -200,27 +204,25 @@ def agreement_animation(trace: AgreementTrace, out: str | Path, *, fps: float = 
     frame if they lie outside.
 
     Args:
-        trace: from `trace_run` or `trace_agreement`.
+        trace: the result of `trace_run`.
         out: the file to write.
         fps: frames per second.
         size: width and height in inches.
+        title: the beginning of every frame's title.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
     frames = []
-    for drawing in agreement_frames(trace, size):
+    for drawing in agreement_frames(trace, size, title):
         canvas = FigureCanvasAgg(drawing)
         canvas.draw()
-        frame = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-        frames.append(frame.quantize(64, dither=Image.Dither.NONE))
-    path = Path(out)
-    with writing(path):
-        frames[0].save(path, save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0)
-    return path
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    with writing(Path(out)):
+        return save_gif(frames, out, fps)
 
 
-def agreement_frames(trace: AgreementTrace, size: float) -> list[Any]:
+def agreement_frames(trace: AgreementTrace, size: float, title: str | None = None) -> list[Any]:
     """Draw the frames of `agreement_animation`, κ + 1 per iteration, as matplotlib figures."""
     frames = []
     for t, (held, sent, byzantine) in enumerate(zip(*trace, strict=True)):
@@ -229,9 +231,9 @@ def agreement_frames(trace: AgreementTrace, size: float) -> list[Any]:
         forged = project_to_plane(sent[:, byzantine], proposals)  # [κ+1, f, 2]
         radius = 1.25 * float(np.abs(honest).max()) or 1.0  # all proposals may be equal
         for rounds in range(len(held)):
-            name = f"after round {rounds}" if rounds else "proposals"
-            title = f"iteration {t}, {name}"
-            frames.append(_agreement_frame(honest[: rounds + 1], forged[rounds], radius, title, size))
+            name = f"iteration {t + 1}, " + (f"after round {rounds}" if rounds else "proposals")
+            text = name if title is None else f"{title}: {name}"
+            frames.append(_agreement_frame(honest[: rounds + 1], forged[rounds], radius, text, size))
     return frames
 
 

@@ -162,6 +162,11 @@ class SharesOverTime(NamedTuple):
     byzantine: np.ndarray
 
 
+def brightest_share(agents: int) -> float:
+    """Return the share from which on pictures show the brightest colour: three times an equal share."""
+    return 3 / agents
+
+
 def shares_over_time(run: FinishedRun, intervals: int = 80) -> SharesOverTime:
     """Average the shares over time intervals.
 

@@ -14,7 +14,11 @@ FINAL_PART = 0.05  # the last 5 % of a run's trajectories define its final retur
 
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the final honest return of every seed, `[seeds]`: the mean over the last 5 % of the trajectories."""
+    """Return the final honest return of every seed, `[seeds]`.
+
+    This is the unweighted mean over the iterations in the last 5 % of the trajectories: a small batch counts as much as
+    a large one.
+    """
     trajectories, returns = metrics["trajectories"], metrics["returns"]
     is_final = trajectories >= (1 - FINAL_PART) * trajectories[:, -1:]
     return np.sum(np.where(is_final, returns, 0.0), axis=1) / np.sum(is_final, axis=1)
@@ -94,7 +98,7 @@ def stratified_iqm(
             may differ. With one seed per stratum the interval has length zero.
         resamples: the number of bootstrap samples.
         confidence: the coverage of the interval.
-        seed: of the random generator.
+        seed: the seed of the random generator.
     """
     generator = np.random.default_rng(seed)
     resampled_means = []

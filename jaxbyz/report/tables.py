@@ -46,8 +46,8 @@ def summary_table(config: Config, summary: dict[str, Any]) -> str:
         f"  trajectories    {summary['trajectories']} per agent in {summary['iterations']} iterations",
         f"  diameter        {summary['diameter']:.2e} between honest agents at the end",
         f"  weights         largest importance weight {summary['largest_weight']:.2f}, "
-        f"effective sample size at least {summary['smallest_ess']:.2f} B",
-        f"  communication   {summary['bytes_sent'] / 1e6:.1f} MB per run",
+        f"smallest effective sample size {summary['smallest_ess']:.2f} of a batch",
+        f"  communication   {summary['bytes_sent'] / 1e6:.1f} MB sent per seed",
     ]
     return "\n".join(lines)
 

@@ -30,38 +30,39 @@ class Claim(NamedTuple):
     numbers: str
 
 
-def final_return(x: np.ndarray, y: np.ndarray) -> float:
+def mean_of_last_1000(curve: MeanCurve) -> float:
     """Return the mean over the last 1000 trajectories; for a curve that left its panel, its last value."""
+    x, y = curve
     visible = ~np.isnan(y)
     if not visible[-1]:
         return float(y[visible][-1])
     return float(np.nanmean(y[x > x[-1] - 1000]))
 
 
-def average_return(x: np.ndarray, y: np.ndarray) -> float:
+def average_return(curve: MeanCurve) -> float:
     """Return the mean over the whole run, which is proportional to the area under the curve."""
-    return float(np.nanmean(y))
+    return float(np.nanmean(curve[1]))
 
 
 def check_claims(environment: str, tolerant: str, naive: str, read: ReadCurve) -> list[Claim]:
     """Decide the claims about one algorithm and its naive counterpart in one environment."""
 
     def gain(curve: MeanCurve) -> float:
-        return final_return(*curve) - UNTRAINED_RETURN[environment]
+        return mean_of_last_1000(curve) - UNTRAINED_RETURN[environment]
 
     def faster(*curves: MeanCurve) -> tuple[bool, str]:
-        averages = [average_return(*curve) for curve in curves]
+        averages = [average_return(curve) for curve in curves]
         return averages == sorted(averages), ", ".join(f"{value:.0f}" for value in averages) + " on average"
 
     def breaks(attacked: MeanCurve, unattacked: MeanCurve) -> tuple[bool, str]:
-        return gain(attacked) < BROKEN_SHARE * gain(unattacked), f"{final_return(*attacked):.0f} at the end"
+        return gain(attacked) < BROKEN_SHARE * gain(unattacked), f"{mean_of_last_1000(attacked):.0f} at the end"
 
     def close(defended: MeanCurve, unattacked: MeanCurve) -> tuple[bool, str]:
-        numbers = f"{final_return(*defended):.0f} and {final_return(*unattacked):.0f} at the end"
+        numbers = f"{mean_of_last_1000(defended):.0f} and {mean_of_last_1000(unattacked):.0f} at the end"
         return gain(defended) >= CLOSE_SHARE * gain(unattacked), numbers
 
     def beats(defended: MeanCurve, single: MeanCurve) -> tuple[bool, str]:
-        first, second = average_return(*defended), average_return(*single)
+        first, second = average_return(defended), average_return(single)
         return first > second, f"{first:.0f} and {second:.0f} on average"
 
     def claim(text: str, panel: str, decide: Callable[..., tuple[bool, str]], *curves: PaperCurve) -> Claim:
@@ -73,6 +74,7 @@ def check_claims(environment: str, tolerant: str, naive: str, read: ReadCurve) -
     claims = [claim(speedup, environment, faster, *speedup_curves(tolerant))]
     for panel, attack in ATTACKS.items():
         single, unattacked, attacked, defended = attack_curves(tolerant, naive, attack)
+        # The paper does not claim that RandomAction breaks the naive method on CartPole.
         if panel != "RandomAction" or environment == "LunarLander":
             claims.append(claim(f"{panel}: {naive} breaks", panel, breaks, attacked, unattacked))
         text = f"{panel}: {tolerant} ends close to {naive} without attackers"

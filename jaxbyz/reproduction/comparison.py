@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxbyz.experiments.files import writing
 from jaxbyz.report.statistics import first_reached
-from jaxbyz.reproduction.claims import Claim, compare_claims
+from jaxbyz.reproduction.claims import Claim, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.figures import FIGURES, curve_in_paper
 from jaxbyz.reproduction.result_files import TrainingResult
 
@@ -21,8 +21,8 @@ def write_comparison(figures: list[str], results: dict[str, TrainingResult], out
     lines = [
         f"# Reproduction, setting `{setting}`",
         "",
-        "Return of honest agents, mean over seeds: ours, in brackets the paper's. Levels are CartPole's, in brackets "
-        "LunarLander's.",
+        'Return of honest agents, mean over seeds: ours, in brackets the paper\'s. "to A / B": trajectories per agent '
+        'until it reaches A on CartPole, B on LunarLander. "At the end": mean over the last 1000 trajectories.',
         "",
         "## Claims",
         "",
@@ -51,13 +51,12 @@ def _verdict(claim: Claim) -> str:
 
 def curve_table(figures: list[str], results: dict[str, TrainingResult]) -> list[str]:
     """Return the lines of the table of curves, ours and the paper's."""
+    levels = [f"to {' / '.join(map(str, pair))}" for pair in zip(*LEVELS_TO_REACH.values(), strict=True)]
+    columns = ["panel", "curve", "seeds", *map(str, COLUMNS_AT), *levels, "worst seed at the end"]
     lines = []
     for name in figures:
         lines += [f"### {name}: {FIGURES[name].title}", ""]
-        lines.append(
-            "| panel | curve | seeds | 2000 | 4000 | 6000 | 8000 | to 195 (0) | to 475 (200) | worst seed, end |"
-        )
-        lines.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        lines += [f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |"]
         for panel in FIGURES[name].panels:
             for curve in panel.curves:
                 theirs = curve_cells(panel.environment, *curve_in_paper(name, panel.title, curve))
@@ -66,7 +65,7 @@ def curve_table(figures: list[str], results: dict[str, TrainingResult]) -> list[
                 if result is not None:
                     ours = curve_cells(panel.environment, result.trajectories, result.returns.mean(axis=0))
                     seeds = str(len(result.seeds))
-                    worst = f"{result.returns[:, -10:].mean(axis=1).min():.0f}"
+                    worst = f"{min(mean_of_last_1000((result.trajectories, row)) for row in result.returns):.0f}"
                 cells = [f"{our} ({their})" for our, their in zip(ours, theirs, strict=True)]
                 lines.append(f"| {panel.title} | {curve.label} | {seeds} | {' | '.join(cells)} | {worst} |")
         lines.append("")

@@ -101,14 +101,24 @@ def load_results(folder: Path) -> dict[str, TrainingResult]:
     """Load all files of a folder and join those of the same training.
 
     A seed that is in several files counts once. All seeds are cut to the length of the shortest one.
+
+    Raises:
+        UsageError: if files of the same training differ in other options than seeds and trajectories.
     """
+    configs: dict[str, dict[str, Any]] = {}
     found: dict[str, dict[int, tuple[np.ndarray, np.ndarray, bool]]] = {}
     for path in sorted(folder.glob("*.json")):
         data = _read(path)
+        config = {key: value for key, value in data["config"].items() if key not in ("seed", "seeds", "trajectories")}
+        first = configs.setdefault(data["name"], config)
+        if differing := sorted(key for key in config.keys() | first.keys() if config.get(key) != first.get(key)):
+            raise UsageError(
+                f"{path}: made with other options ({', '.join(differing)}) than other files of this training"
+            )
         x = np.array(data["trajectories"])
         for offset, row in enumerate(data["return"]):
             by_seed = found.setdefault(data["name"], {})
-            by_seed.setdefault(data["config"]["seed"] + offset, (x, np.array(row), data["finite"]))
+            by_seed.setdefault(data["config"]["seed"] + offset, (x, np.array(row, float), data["finite"]))
     results = {}
     for name, by_seed in found.items():
         seeds = sorted(by_seed)

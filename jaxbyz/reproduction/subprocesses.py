@@ -19,7 +19,7 @@ from typing import Any
 from jaxbyz.experiments.signals import signal_handler
 
 
-def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, say: Callable[[str], None]) -> dict[str, str]:
+def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, log: Callable[[str], None]) -> dict[str, str]:
     """Run `jaxbyz` with the arguments of each command, at most `jobs` at a time.
 
     If this process is interrupted or terminated, it terminates the others.
@@ -27,7 +27,7 @@ def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, say: Callabl
     Args:
         commands: name -> arguments.
         jobs: how many processes run at the same time.
-        say: receives one line per finished command.
+        log: receives one line per finished command.
 
     Returns:
         The commands that failed: name -> reason.
@@ -65,7 +65,7 @@ def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, say: Callabl
         pending = {pool.submit(run, arguments): name for name, arguments in commands.items()}
         try:
             for number, future in enumerate(as_completed(pending), 1):
-                say(f"[{number}/{len(commands)}] {pending[future]}")
+                log(f"[{number}/{len(commands)}] {pending[future]}")
                 if (reason := future.result()) is not None:
                     failed[pending[future]] = reason
         except BaseException:

@@ -235,8 +235,8 @@ function controls() {
 function trust() {
   const tiles = data.runs.flatMap((run, i) => {
     if (!run.trust) return [];
-    const { shares, trajectories, byzantine } = run.trust, K = shares.length, G = trajectories.length;
-    const brightest = Math.max(2 / K, ...shares.flat()), cell = 10, indent = 3;
+    const { shares, trajectories, byzantine, brightest } = run.trust, K = shares.length, G = trajectories.length;
+    const cell = 10, indent = 3;
     const svg = svgElement("svg", { viewBox: `0 0 ${G + indent} ${K * cell}`, preserveAspectRatio: "none", "shape-rendering": "crispEdges", width: "100%",
       height: Math.max(60, K * 12), role: "img", "aria-label": `share of each of ${K} senders` });
     shares.forEach((row, k) => row.forEach((share, g) => {
@@ -247,7 +247,7 @@ function trust() {
     byzantine.forEach((isByzantine, k) => { if (isByzantine) svg.append(svgElement("rect", { x: 0, y: k * cell + 1, width: 2, height: cell - 2, fill: "var(--c1)" })); });
     const senders = byzantine.flatMap((isByzantine, k) => (isByzantine ? [k] : []));
     const mark = senders.length ? `; orange marks Byzantine senders ${senders.join(", ")}` : "";
-    return [htmlElement("figure", { "data-run": i }, svg, htmlElement("figcaption", {}, `${shortLabels[i]}; brightest: ${format(brightest)}${mark}`))];
+    return [htmlElement("figure", { "data-run": i }, svg, htmlElement("figcaption", {}, `${shortLabels[i]}; brightest: ${format(brightest)} or more${mark}`))];
   });
   if (tiles.length) byId("trust").append(...tiles); else byId("trust-section").hidden = true;
 }
