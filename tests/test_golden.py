@@ -29,6 +29,7 @@ def test_runs(name):
     assert_close(golden_cases.run(name), GOLDEN["runs"][name])
 
 
+@pytest.mark.slow
 def test_rules_and_agreements():
     found = golden_cases.rule_calls()
     assert_close(found, {name: GOLDEN["calls"][name] for name in found})

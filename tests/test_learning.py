@@ -33,7 +33,7 @@ def progress(algorithm: jb.Algorithm) -> np.ndarray:
     return (end - start) / (optimum() - start)
 
 
-@pytest.mark.parametrize("attack", ["avg-zero", "large-noise"])
+@pytest.mark.parametrize("attack", ["avg-zero", pytest.param("large-noise", marks=pytest.mark.slow)])
 def test_the_tolerant_federation_learns_and_the_naive_one_fails(attack):
     parts = {
         "agents": AGENTS, "byzantine": BYZANTINE, "attack": attack, "optimizer": optax.adam(0.1), "page": PAGE,
