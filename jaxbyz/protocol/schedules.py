@@ -30,6 +30,6 @@ def random(agents: int, byzantine: int) -> Schedule:
 
 
 schedules = Registry("schedule")
-schedules.add("fixed", fixed)
-schedules.add("rotating", rotating)
-schedules.add("random", random)
+schedules.add("fixed", fixed, "always the last f agents")
+schedules.add("rotating", rotating, "f consecutive agents, shifted by one in every iteration")
+schedules.add("random", random, "f agents drawn at random in every iteration")
