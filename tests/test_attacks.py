@@ -175,7 +175,8 @@ FIXED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["krum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mda", "rfa"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["krum", "mda", "rfa"])
 def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
     """It does at least the damage of each fixed attack, and strictly more than its best start."""
     rule = aggregators[name].build(K, 1)

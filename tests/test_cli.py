@@ -324,7 +324,8 @@ def test_damaged_files_are_refused(capsys, folder, tmp_path):
     assert "newer jaxbyz" in refused(capsys, "evaluate", str(broken))
 
 
-@pytest.mark.parametrize("name", ["Pendulum-v1", pytest.param("MountainCarContinuous-v0", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
 def test_continuous_environments_train(name, tmp_path):
     out = tmp_path / name
     assert main(["train", *TINY, "--env", name, "--attack", "random-action", "--quiet", "--out", str(out)]) == 0
