@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import jax
 
@@ -36,6 +37,18 @@ def available_cores() -> int:
     """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def unused_hardware() -> list[str]:
+    """Return a line for each kind of hardware that JAX does not use, with what to do about it."""
+    problems, devices, cores = [], len(jax.devices()), available_cores()
+    if on_cpu() and devices < cores:
+        problems.append(
+            f"{devices} device(s) on {cores} cores: unset the XLA_FLAGS or jax_num_cpu_devices that limits them"
+        )
+    if on_cpu() and shutil.which("nvidia-smi"):
+        problems.append("JAX does not use the NVIDIA GPU: pip install 'jax[cuda12]', unset JAX_PLATFORMS")
+    return problems
 
 
 def agents_can_share_cores() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +20,7 @@ def examine() -> dict[str, Any]:
     """Return everything that the command prints; each line of `problems` says what to do."""
     import jax
 
-    from jaxbyz.accelerate.setup import available_cores
+    from jaxbyz.accelerate.setup import available_cores, unused_hardware
     from jaxbyz.cli import OPTIONAL
     from jaxbyz.experiments.run_folder import describe_environment
 
@@ -38,7 +37,7 @@ def examine() -> dict[str, Any]:
         "optional": optional,
         "problems": [
             *_versions(),
-            *_devices(described["platform"], described["devices"], available_cores()),
+            *unused_hardware(),
             *_cache_problems(cache),
             *_numbers(),
         ],
@@ -67,18 +66,6 @@ def _versions() -> list[str]:
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"{requirement.name} {version} is not {requirement.specifier}: pip install '{requirement}'")
-    return problems
-
-
-def _devices(platform: str, devices: int, cores: int) -> list[str]:
-    """Return a line for cores or GPUs that JAX does not use."""
-    problems = []
-    if platform == "cpu" and devices < cores:
-        problems.append(
-            f"{devices} device(s) on {cores} cores: unset the XLA_FLAGS or jax_num_cpu_devices that limits them"
-        )
-    if platform == "cpu" and shutil.which("nvidia-smi"):
-        problems.append("JAX does not use the NVIDIA GPU: pip install 'jax[cuda12]', unset JAX_PLATFORMS")
     return problems
 
 
