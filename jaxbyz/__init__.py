@@ -22,7 +22,7 @@ _PUBLIC = {
     "jaxbyz.experiments.config": "Config resolve",
     "jaxbyz.experiments.run": "run_experiment",
     "jaxbyz.experiments.run_folder": "RunData load_run",
-    "jaxbyz.policies": "Policy mlp_policy",
+    "jaxbyz.policies": "Policy cnn_policy flax_policy mlp_policy",
     "jaxbyz.protocol.agreements": "Agreement",
     "jaxbyz.rules": "Rule aggregators bucketing chain krum mda mean monna pre_aggregators rfa",
     "jaxbyz.sampling.estimators": "Estimator",

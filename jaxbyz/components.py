@@ -1,4 +1,4 @@
-"""Build rules, attacks and agreements from names, for the Python API and the command line alike.
+"""Build rules, attacks, agreements and policies from names, for the Python API and the command line alike.
 
 A name may carry options and may be joined with others: `"krum"`, `"rfa:rounds=16"`, `"bucketing:size=2+rfa"`.
 """
@@ -14,7 +14,9 @@ from jaxtyping import Array
 
 from jaxbyz.attacks import Attack, attacks
 from jaxbyz.attacks import from_function as attack_from_function
+from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
+from jaxbyz.policies import Policy, default_policy, policies
 from jaxbyz.protocol.agreements import Agreement, agreements
 from jaxbyz.registry import largest_below, parse_spec
 from jaxbyz.rules import Rule, aggregators, chain, pre_aggregators
@@ -93,6 +95,28 @@ def make_attack(
         return attack_from_function(attack)
     name, given = parse_spec("none" if attack is None else attack)
     return attacks[name].build(agents, byzantine, **{**given, **options})
+
+
+def make_policy(
+    policy: Policy | str | None, environment: Environment, defaults: dict[str, Any] | None = None, **options: Any
+) -> Policy:
+    """Return a policy from its name, or a `Policy` unchanged.
+
+    Args:
+        policy: what to build; None chooses `cnn` if observations are images, otherwise `mlp`.
+        environment: the task.
+        defaults: values that replace the policy's own defaults, for those of its options that are among them.
+        **options: options of the policy; they take precedence over those in the name.
+    """
+    if isinstance(policy, Policy):
+        return policy
+    name, given = parse_spec(default_policy(environment) if policy is None else policy)
+    entry = policies[name]
+    chosen = entry.convert_options({**given, **options}, ("environment",))
+    built = entry.call({**(defaults or {}), "environment": environment}, chosen)
+    if not isinstance(built, Policy):
+        raise UsageError(f"policy {name}: its factory returns {type(built).__name__}; it must return a Policy")
+    return built
 
 
 def make_agreement(

@@ -6,7 +6,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,19 +51,39 @@ class Entry(NamedTuple):
         Raises:
             UsageError: if an option is unknown or its value does not fit.
         """
-        parameters = inspect.signature(self.factory).parameters
-        for option in options:
-            if option not in parameters or option == "agents":
-                allowed = ", ".join(p for p in parameters if p not in ("agents", "byzantine")) or "none"
-                raise UsageError(f"{self.name}: unknown option {option!r}; options: {allowed}")
-        hints = option_types(self.factory)
-        options = {
-            name: convert(f"{self.name}: {name}", hints.get(name, Any), value) for name, value in options.items()
-        }
+        options = self.convert_options(options, ("agents",))
         if "byzantine" in options and not 0 <= (f := options["byzantine"]) < agents:
             raise UsageError(f"{self.name}: byzantine={f} of agents={agents}: must be between 0 and {agents - 1}")
-        numbers_of_agents = {"agents": agents, "byzantine": byzantine}
-        given = {k: v for k, v in numbers_of_agents.items() if k in parameters and k not in options}
+        return self.call({"agents": agents, "byzantine": byzantine}, options)
+
+    def convert_options(self, options: dict[str, Any], reserved: Collection[str] = ()) -> dict[str, Any]:
+        """Return the options as the types that the factory declares; those in `reserved` are not for users.
+
+        Raises:
+            UsageError: if an option is unknown or its value does not fit.
+        """
+        parameters = inspect.signature(self.factory).parameters
+        for option in options:
+            if option not in parameters or option in reserved:
+                allowed = ", ".join(p for p in parameters if p not in (*reserved, "byzantine")) or "none"
+                raise UsageError(f"{self.name}: unknown option {option!r}; options: {allowed}")
+        hints = option_types(self.factory)
+        converted = {}
+        for name, value in options.items():
+            hint = hints.get(name, Any)
+            if typing.get_origin(hint) is tuple and type(value) is int:
+                value = (value,)  # `channels=16` is a list with one number
+            converted[name] = convert(f"{self.name}: {name}", hint, value)
+        return converted
+
+    def call(self, offered: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Call the factory with the options, and with those of the offered values that it takes.
+
+        Raises:
+            UsageError: if the factory refuses a value.
+        """
+        parameters = inspect.signature(self.factory).parameters
+        given = {k: v for k, v in offered.items() if k in parameters and k not in options}
         try:
             return self.factory(**given, **options)
         except UsageError:
@@ -165,14 +185,19 @@ def _overflows(value: Any) -> bool:
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """Split `name:option=value,option=value` into the name and its options; numbers and booleans are recognised."""
+    """Split `name:option=value,option=value` into the name and its options.
+
+    Numbers, booleans and lists of whole numbers such as `16x32` are recognised.
+    """
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise UsageError(f"{text!r}: options are written name:option=value,option=value")
-        options[key.strip().replace("-", "_")] = parse_literal(value.strip())
+        sizes = value.strip().split("x")
+        is_list = len(sizes) > 1 and all(size.isascii() and size.isdigit() for size in sizes)
+        options[key.strip().replace("-", "_")] = tuple(map(int, sizes)) if is_list else parse_literal(value.strip())
     return name.strip(), options
 
 

@@ -28,12 +28,13 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 @pytest.fixture
 def registries_restored():
-    """Rules, attacks and environments that a test registers are forgotten after it."""
+    """Rules, attacks, environments and policies that a test registers are forgotten after it."""
     from jaxbyz.attacks import attacks
     from jaxbyz.environments import environments
+    from jaxbyz.policies import policies
     from jaxbyz.rules import aggregators
 
-    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks, environments)]
+    before = [(registry, dict(registry._entries)) for registry in (aggregators, attacks, environments, policies)]
     yield
     for registry, entries in before:
         registry._entries.clear()

@@ -11,6 +11,7 @@ import jax
 import matplotlib
 import pytest
 
+import jaxbyz as jb
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import COMMANDS, build_parser
 from jaxbyz.environments import make_environment
@@ -60,7 +61,7 @@ def test_python_blocks_run(path, capsys, tmp_path, monkeypatch):
 
 
 def test_page_on_extending_is_right(registries_restored, capsys):
-    """The rule, the attack and the environment of that page do what it says about them."""
+    """The rule, the attack, the environment and the network of that page do what it says about them."""
     names = run_blocks(EXTEND)
     printed = capsys.readouterr().out
     assert "| nearest-half |" in printed and "error does not vanish with α" in printed
@@ -68,6 +69,7 @@ def test_page_on_extending_is_right(registries_restored, capsys):
     assert "nearest-half" in aggregators and {"drown", "worst-of-three"} <= set(attacks.names())
     assert resolve(aggregator="nearest-half", attack="drown", byzantine=3).attack == "drown"
     assert float(make_environment("HeavyPole").params.masspole) == 1.0
+    assert jb.build(names["config"]).policy.size == 4 * 8 + 8 + 8 * 8 + 8 + 8 * 2 + 2
     error = names["result"] - names["honest_mean"](names["messages"], names["mask"])
     assert float(names["jnp"].linalg.norm(error)) < 2.0, "the rule is not robust against the attack"
 

@@ -17,6 +17,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     from jaxbyz.attacks import attacks
     from jaxbyz.environments import environments
     from jaxbyz.experiments.presets import PRESETS
+    from jaxbyz.policies import policies
     from jaxbyz.protocol.agreements import agreements
     from jaxbyz.protocol.schedules import schedules
     from jaxbyz.rules import aggregators, pre_aggregators
@@ -29,6 +30,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "attacks": attacks,
         "agreements": agreements,
         "schedules": schedules,
+        "policies": policies,
     }
     listed = {}
     for kind, registry in kinds.items():

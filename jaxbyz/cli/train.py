@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def options_without_effect(config: Config, given: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each given option that makes no difference."""
-    from jaxbyz.experiments.config import rule_spec
+    from jaxbyz.experiments.config import POLICY_OPTIONS, rule_spec
+    from jaxbyz.policies import policies
+    from jaxbyz.registry import parse_spec
 
     if config.byzantine == 0 and given.get("attack", "none") != "none":
         yield f"attack={given['attack']} has no effect: no agent is Byzantine (--byzantine)"
@@ -45,3 +48,7 @@ def options_without_effect(config: Config, given: dict[str, Any]) -> Iterator[st
         used = getattr(config, name)
         if value not in (used, rule_spec(config)):
             yield f"{name}={value} has no effect: {config.algorithm} uses {name}={used}"
+    if config.policy is not None:
+        taken = inspect.signature(policies[parse_spec(config.policy)[0]].factory).parameters
+        for name in given.keys() & set(POLICY_OPTIONS) - set(taken):
+            yield f"{name}={given[name]} has no effect: policy {config.policy} has no option {name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -81,6 +82,7 @@ class Environment(NamedTuple):
         limit: the environment's own time limit in steps, or None.
         raw: the gymnax environment, for rendering.
         params: its parameters.
+        shape: the shape of an observation before it is flattened, for networks that see images; by default `(O,)`.
     """
 
     name: str
@@ -91,6 +93,12 @@ class Environment(NamedTuple):
     limit: int | None = None
     raw: Any = None
     params: Any = None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of an observation before it is flattened."""
+        return self.shape or (self.observation_size,)
 
 
 environments = Registry("env")
@@ -162,7 +170,7 @@ def adapt(raw: Any, params: Any) -> Environment:
         UsageError: if its action or observation space is not supported.
     """
     actions = _action_space(raw, params)
-    flatten, size = _flat_observation(raw, params)
+    flatten, shape = _flat_observation(raw, params)
 
     def reset(key: PRNGKeyArray) -> tuple[Array, Any]:
         observation, state = raw.reset_env(key, params)
@@ -176,7 +184,8 @@ def adapt(raw: Any, params: Any) -> Environment:
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)
 
     limit = getattr(params, "max_steps_in_episode", None)
-    return Environment(raw.name, size, actions, reset, with_fast_trigonometry(step), limit, raw, params)
+    size = max(1, math.prod(shape))
+    return Environment(raw.name, size, actions, reset, with_fast_trigonometry(step), limit, raw, params, shape)
 
 
 def _action_space(raw: Any, params: Any) -> ActionSpace:
@@ -190,16 +199,16 @@ def _action_space(raw: Any, params: Any) -> ActionSpace:
     raise UsageError(f"env={raw.name!r} has actions {type(space).__name__}: policies support Discrete and Box")
 
 
-def _flat_observation(raw: Any, params: Any) -> tuple[Callable[[Any], Array], int]:
-    """Return the function that flattens an observation, and the number of its entries."""
+def _flat_observation(raw: Any, params: Any) -> tuple[Callable[[Any], Array], tuple[int, ...]]:
+    """Return the function that flattens an observation, and the shape that it has before."""
     try:
         space = raw.observation_space(params)
     except NotImplementedError:
         space = None
     if isinstance(space, spaces.Discrete):
-        return lambda observation: jax.nn.one_hot(observation, int(space.n)), int(space.n)
+        return lambda observation: jax.nn.one_hot(observation, int(space.n)), (int(space.n),)
     shape = jax.eval_shape(lambda key: raw.reset_env(key, params)[0], jax.random.key(0))
     if not hasattr(shape, "shape"):
         kind = type(space).__name__ if space is not None else type(shape).__name__
         raise UsageError(f"env={raw.name!r} has observations {kind}: policies support one array or a Discrete number")
-    return lambda observation: jnp.ravel(observation).astype(jnp.float32), max(1, shape.size)
+    return lambda observation: jnp.ravel(observation).astype(jnp.float32), tuple(shape.shape)

@@ -11,10 +11,9 @@ import jax
 import optax
 
 from jaxbyz.algorithms import Algorithm, algorithms
-from jaxbyz.components import make_agreement, make_attack, make_rule
+from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
 from jaxbyz.environments import make_environment
-from jaxbyz.experiments.config import Config, page_of, rule_spec
-from jaxbyz.policies.networks import mlp_policy
+from jaxbyz.experiments.config import POLICY_OPTIONS, Config, page_of, rule_spec
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import check_rule
@@ -37,14 +36,7 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
     """
     K, f = config.agents, config.byzantine
     environment = make_environment(config.env)
-    policy = mlp_policy(
-        environment,
-        config.hidden,
-        config.activation,
-        config.output_activation,
-        output_scale=config.output_scale,
-        initialiser=config.initialiser,
-    )
+    policy = make_policy(config.policy, environment, {name: getattr(config, name) for name in POLICY_OPTIONS})
     if config.start == "shared":
         policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
     aggregator, agreement = make_rule(rule_spec(config), K, f, unsafe=config.unsafe), agreement_of(config)

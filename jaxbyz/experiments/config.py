@@ -21,7 +21,7 @@ from jaxbyz.components import check_limit
 from jaxbyz.environments import environments
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
-from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS
+from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import Registry, convert, parse_spec
@@ -31,6 +31,7 @@ from jaxbyz.sampling.page import PREVIOUS, Page
 
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
+POLICY_OPTIONS = ("hidden", "activation", "output_activation", "output_scale", "initialiser")  # if the policy has them
 MAX_ROUNDS = 10**6
 MAX_SEED = 2**32 - 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -135,6 +136,10 @@ class Config:
         choices=("previous", "proposed"),
     )  # fmt: skip
     clip_norm: float | None = option(None, "scale estimates down to this norm before they are sent", allowed=POSITIVE)
+    policy: str | None = option(
+        None, "network; by default cnn if observations are images, otherwise mlp; options as name:option=value",
+        registry=policies,
+    )  # fmt: skip
     hidden: tuple[int, ...] = option((16, 16), "hidden layer sizes, separated by commas", allowed=WIDTHS)
     activation: str = option("tanh", "activation of the hidden layers", choices=ACTIVATIONS)
     output_activation: str = option("tanh", "activation of the output layer", choices=ACTIVATIONS)
@@ -250,7 +255,7 @@ def _check_names(config: Config) -> None:
     """Refuse names that are not registered, also of components that the algorithm does not use."""
     for name, described in FIELDS.items():
         registry, value = described.metadata["registry"], getattr(config, name)
-        if registry is None or (registry is pre_aggregators and value == "none"):
+        if registry is None or value is None or (registry is pre_aggregators and value == "none"):
             continue
         for part in value.split("+"):
             registry[parse_spec(part)[0]]
@@ -318,5 +323,6 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def from_dict(values: dict[str, Any], *, names: bool = True) -> Config:
     """Return the checked configuration of JSON values; inverse of `to_dict`. `names` is passed to `check`."""
+    values = {"policy": "mlp", **values}  # what every run used before there was a choice
     known = {name: convert(name, TYPES[name], values[name]) for name in FIELDS if name in values}
     return check(Config(**known), names=names)

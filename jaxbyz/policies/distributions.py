@@ -16,6 +16,13 @@ from jaxbyz.environments import ActionSpace
 from jaxbyz.policies.policy import Network, Policy
 
 
+def policy_of(network: Network, actions: ActionSpace, output_scale: float = 1.0, initial_std: float = 0.5) -> Policy:
+    """Build the policy that suits the actions: `categorical` for discrete ones, `gaussian` for continuous ones."""
+    if actions.discrete:
+        return categorical(network, actions, output_scale)
+    return gaussian(network, actions, output_scale, initial_std)
+
+
 def categorical(network: Network, actions: ActionSpace, output_scale: float = 1.0) -> Policy:
     """Build a softmax policy: the network's outputs times `output_scale` are the logits.
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.accelerate.matrix_products import small_product
 from jaxbyz.environments import Environment
 from jaxbyz.errors import check_choice
-from jaxbyz.policies.distributions import categorical, gaussian
+from jaxbyz.policies.distributions import policy_of
 from jaxbyz.policies.policy import Network, Policy
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -76,7 +76,7 @@ class MLP(nn.Module):
 
 def mlp_policy(
     environment: Environment,
-    hidden: Sequence[int] = (16, 16),
+    hidden: tuple[int, ...] = (16, 16),
     activation: str = "tanh",
     output_activation: str = "tanh",
     *,
@@ -108,6 +108,4 @@ def mlp_policy(
         init=lambda key: mlp.init(key, jnp.zeros((environment.observation_size, 1))),
         apply=lambda tree, observations: jnp.asarray(mlp.apply(tree, observations)),
     )
-    if actions.discrete:
-        return categorical(network, actions, output_scale)
-    return gaussian(network, actions, output_scale, initial_std)
+    return policy_of(network, actions, output_scale, initial_std)
