@@ -6,7 +6,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ class Entry(NamedTuple):
         summary: one line for lists and help texts.
         limit: the component tolerates f < limit·K; None if there is no limit.
         traits: other facts about the component, of a type that its kind defines.
+        read_if: options that are read only if another option has a certain value: option -> (other option, value).
     """
 
     name: str
@@ -38,10 +39,23 @@ class Entry(NamedTuple):
     summary: str
     limit: Fraction | None = None
     traits: Any = None
+    read_if: Mapping[str, tuple[str, Any]] = types.MappingProxyType({})
 
     def most(self, agents: int) -> int:
         """Return the largest number of Byzantine agents that the component tolerates."""
         return agents - 1 if self.limit is None else largest_below(self.limit, agents)
+
+    def takes(self, part: str) -> bool:
+        """Return whether the factory has an argument of this name, or takes all keyword arguments."""
+        parameters = inspect.signature(self.factory).parameters
+        return part in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def not_read(self, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield each of these options that is not read, and why."""
+        for option, (other, value) in self.read_if.items():
+            default = inspect.signature(self.factory).parameters[other].default
+            if option in options and (chosen := options.get(other, default)) != value:
+                yield option, f"{other}={chosen} does not read it, only {other}={value} does"
 
     def build(self, agents: int, byzantine: int, /, **options: Any) -> Any:
         """Call the factory with the options, and with `agents` and `byzantine` if it takes them.
@@ -113,10 +127,11 @@ class Registry:
         summary: str | None = None,
         limit: Fraction | None = None,
         traits: Any = None,
+        read_if: Mapping[str, tuple[str, Any]] = types.MappingProxyType({}),
     ) -> None:
         """Register a component. The summary defaults to the first line of the factory's docstring."""
         line = (summary or inspect.getdoc(factory) or name).strip().splitlines()[0]
-        self._entries[name] = Entry(name, factory, line, limit, traits)
+        self._entries[name] = Entry(name, factory, line, limit, traits, read_if)
         Registry.revision += 1
 
     def __getitem__(self, name: str) -> Entry:

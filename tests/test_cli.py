@@ -13,7 +13,6 @@ from jaxbyz.accelerate.setup import FUSED_SMALL_LOOPS, WIDE_VECTORS, agents_can_
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from, parse_widths
-from jaxbyz.cli.train import options_without_effect
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.evaluation import _player, evaluate
@@ -129,6 +128,14 @@ def test_plot_refuses(capsys, folder, tmp_path):
     assert "no run here" in refused(capsys, "plot", str(tmp_path / "empty"))
     assert "metric='retrun'" in refused(capsys, "plot", str(folder), "--metric", "retrun")
     assert "must end in" in refused(capsys, "plot", str(folder), "--out", str(tmp_path / "curves.txt"))
+
+
+def test_plot_reports_options_of_other_kinds(capsys, folder, tmp_path):
+    out = str(tmp_path / "heatmap.png")
+    assert main(["plot", str(folder), "--kind", "heatmap", "--metric", "ess", "--iterations", "3", "--out", out]) == 0
+    error = capsys.readouterr().err
+    assert "metric=ess has no effect: kind=heatmap does not read it, only kind=curves does" in error
+    assert "iterations=3 has no effect" in error
 
 
 def test_render_draws_an_episode(capsys, folder, tmp_path):
@@ -254,21 +261,6 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     assert "own-attack" in (tmp_path / "report.html").read_text()
     assert "own-" in refused(capsys, "evaluate", out)
     assert main(["evaluate", out, "--episodes", "2", *imported]) == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"algorithm": "dec-page-pg", "aggregator": "krum"},
-         ["aggregator=krum has no effect: dec-page-pg uses aggregator=mean"]),
-        ({"algorithm": "byzpg", "agreement": "gda"}, ["agreement=gda has no effect: byzpg uses agreement=none"]),
-        ({"algorithm": "page-pg", "agents": 5}, ["agents=5 has no effect: page-pg uses agents=1"]),
-        ({"attack": "avg-zero"}, ["attack=avg-zero has no effect: no agent is Byzantine (--byzantine)"]),
-        ({"aggregator": "nnm+rfa", "byzantine": 3, "attack": "avg-zero", "hidden": (4,), "weight_clip": None}, []),
-    ],
-)  # fmt: skip
-def test_options_without_effect_are_reported(given, said):
-    assert list(options_without_effect(jb.resolve(**given), given)) == said
 
 
 def test_none_on_the_command_line_overrides_the_preset():

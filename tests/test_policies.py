@@ -11,9 +11,9 @@ from flax import linen as nn
 import jaxbyz as jb
 from jaxbyz.accelerate.convolutions import convolve, plain_convolve
 from jaxbyz.accelerate.platform import trace_for
-from jaxbyz.cli.train import options_without_effect
 from jaxbyz.components import make_policy
 from jaxbyz.experiments.evaluation import evaluate
+from jaxbyz.experiments.ineffective import without_effect
 from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.policies import policies
 from tests.helpers import StopAt, assert_same_run
@@ -144,7 +144,7 @@ def test_a_registered_policy_is_trained_resumed_loaded_and_evaluated(tmp_path, r
     policies.add("own", own, "one hidden layer")
     config = jb.resolve(policy="own:width=4", agents=3, N=4, B=2, horizon=8, trajectories=60, seeds=2)
     assert jb.build(config).policy.size == 4 * 4 + 4 + 4 * 2 + 2
-    lines = list(options_without_effect(config, {"hidden": (16, 16), "activation": "tanh", "policy": "own:width=4"}))
+    lines = without_effect(config, {"hidden": (16, 16), "activation": "tanh", "policy": "own:width=4"})
     assert lines == ["hidden=(16, 16) has no effect: policy own:width=4 has no option hidden"]
     whole = run(config, tmp_path / "whole")
     with pytest.raises(Interrupted):

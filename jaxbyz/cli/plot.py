@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from jaxbyz.cli.common import check_at_least
+from jaxbyz.cli.common import check_at_least, print_message
 
 KINDS = {
     "curves": "a metric against trajectories",
@@ -12,6 +13,14 @@ KINDS = {
     "diameter": "largest distance between honest agents against iterations",
     "trust": "weight of each sender in the aggregate",
     "agreement": "animation of the agreement rounds of the first iterations (.gif)",
+}
+# option -> the kind of picture that reads it, and its default
+OPTIONS_OF_KINDS: dict[str, tuple[str, Any]] = {
+    "metric": ("curves", "returns"),
+    "width": ("curves", 100),
+    "statistic": ("curves", "mean"),
+    "iterations": ("agreement", 5),
+    "run_seed": ("agreement", 0),
 }
 
 
@@ -26,18 +35,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="picture to write, .png, .svg or .pdf (default: KIND.png)")
     parser.add_argument(
         "--metric",
-        default="returns",
         help="curves: returns, worst_agent, diameter, ess, byzantine_weight, … (default returns)",
     )
+    parser.add_argument("--width", type=int, help="curves: average over this many trajectories (default 100)")
     parser.add_argument(
-        "--width", type=int, default=100, help="curves: average over this many trajectories (default 100)"
-    )
-    parser.add_argument(
-        "--statistic", default="mean", choices=SEED_STATISTICS,
-        help="curves: mean and standard deviation, or interquartile mean and 95%% bootstrap interval",
+        "--statistic", choices=SEED_STATISTICS,
+        help="curves: mean and standard deviation (default), or interquartile mean and 95%% bootstrap interval",
     )  # fmt: skip
-    parser.add_argument("--iterations", type=int, default=5, help="agreement: iterations to show (default 5)")
-    parser.add_argument("--run-seed", type=int, default=0, help="agreement: which seed of the run, counted from 0")
+    parser.add_argument("--iterations", type=int, help="agreement: iterations to show (default 5)")
+    parser.add_argument("--run-seed", type=int, help="agreement: which seed of the run, counted from 0")
     parser.add_argument("--title", help="title of the picture")
 
 
@@ -48,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.report.runs import labels, load_runs
     from jaxbyz.report.tables import RETURN_LEVELS, comparison
 
+    _fill_in_defaults(arguments)
     check_at_least(arguments, width=1, iterations=1)
     runs = load_runs(arguments.folders)
     kind, title = arguments.kind, arguments.title
@@ -75,3 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
     print(comparison(rows, RETURN_LEVELS.get(runs[0].config.env, ())))
     print(path)
     return 0
+
+
+def _fill_in_defaults(arguments: argparse.Namespace) -> None:
+    """Report options that this kind of picture does not read, and set those that were not given."""
+    for name, (kind, default) in OPTIONS_OF_KINDS.items():
+        value = getattr(arguments, name)
+        if value is None:
+            setattr(arguments, name, default)
+        elif kind != arguments.kind:
+            print_message(
+                f"{name}={value} has no effect: kind={arguments.kind} does not read it, only kind={kind} does"
+            )

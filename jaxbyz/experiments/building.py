@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -57,11 +56,8 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         "period": config.period,
         "unsafe": config.unsafe,
     }
-    factory = algorithms[config.algorithm].factory
-    parameters = inspect.signature(factory).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        parts = {name: part for name, part in parts.items() if name in parameters}
-    return factory(environment, policy, **parts)
+    entry = algorithms[config.algorithm]
+    return entry.factory(environment, policy, **{name: part for name, part in parts.items() if entry.takes(name)})
 
 
 def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:

@@ -17,9 +17,10 @@ import numpy as np
 
 from jaxbyz.algorithms import Traits, algorithms
 from jaxbyz.attacks import attacks
-from jaxbyz.components import check_limit
+from jaxbyz.components import check_limit, make_rule
 from jaxbyz.environments import environments
 from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.experiments import needs as need
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
@@ -72,6 +73,7 @@ def option(
     allowed: Allowed | None = None,
     choices: Collection[str] = (),
     registry: Registry | None = None,
+    needs: Collection[need.Need] = (),
 ) -> Any:
     """Return a dataclass field that describes one option.
 
@@ -81,11 +83,10 @@ def option(
         allowed: the condition that a value must satisfy.
         choices: the names that a text may be.
         registry: the table that a component's name must be in.
+        needs: the conditions under which the option is read; otherwise it has no effect, and the user is told.
     """
-    return field(
-        default=default,
-        metadata={"help": help, "allowed": allowed, "choices": tuple(choices), "registry": registry},
-    )
+    described = {"help": help, "allowed": allowed, "choices": tuple(choices), "registry": registry}
+    return field(default=default, metadata={**described, "needs": tuple(needs)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,55 +97,98 @@ class Config:
     env: str = option("CartPole-v1", "environment; `jaxbyz list` names all", registry=environments)
     agents: int = option(13, "number of agents K", allowed=COUNT)
     byzantine: int = option(0, "number of Byzantine agents f, which the rules defend against", allowed=NOT_NEGATIVE)
-    attack: str = option("none", "what Byzantine agents do; options as name:option=value", registry=attacks)
+    attack: str = option(
+        "none",
+        "what Byzantine agents do; options as name:option=value",
+        registry=attacks,
+        needs=[need.BYZANTINE_AGENTS, need.ATTACK_ACTS],
+    )
     schedule: str = option(
-        "fixed", "which agents are Byzantine in which iteration: fixed, rotating or random", registry=schedules
+        "fixed",
+        "which agents are Byzantine in which iteration: fixed, rotating or random",
+        registry=schedules,
+        needs=[need.BYZANTINE_AGENTS],
     )
     aggregator: str = option(
         "rfa", "aggregation rule for gradients; options as name:option=value", registry=aggregators
     )
     pre_aggregator: str = option("none", "rules applied before the aggregator, joined with +", registry=pre_aggregators)
     agreement: str = option("mda", "agreement on parameters", registry=agreements)
-    kappa: str = option("4", "agreement rounds κ: a number, or `theorem` for ⌈log2(N·K/p²)⌉", allowed=ROUNDS)
+    kappa: str = option(
+        "4",
+        "agreement rounds κ: a number, or `theorem` for ⌈log2(N·K/p²)⌉",
+        allowed=ROUNDS,
+        needs=[need.AGREEMENT, need.ROUNDS_NOT_NAMED],
+    )
     tolerance: float | None = option(
-        None, "stop agreement early once the honest diameter is at most this", allowed=POSITIVE
+        None, "stop agreement early once the honest diameter is at most this", allowed=POSITIVE, needs=[need.AGREEMENT]
     )
     seeds: int = option(1, "number of seeds, trained side by side", allowed=COUNT)
     seed: int = option(0, "the first seed; the others are seed + 1, seed + 2, …", allowed=SEED)
     coin: str = option(
         "shared", "shared: all seeds use the coins of the first; own: every seed draws its own, which is slower",
-        choices=("shared", "own"),
+        choices=("shared", "own"), needs=[need.SEVERAL_SEEDS, need.COINS],
     )  # fmt: skip
     trajectories: int = option(8000, "trajectories to sample per agent", allowed=COUNT)
     N: int = option(50, "large batch size", allowed=COUNT)
-    B: int = option(4, "small batch size", allowed=COUNT)
-    p: float = option(0.2, "probability of a large batch", allowed=UNIT_INTERVAL)
-    period: int | None = option(None, "take a large batch every this many iterations instead of a coin", allowed=COUNT)
+    B: int = option(4, "small batch size", allowed=COUNT, needs=[need.SMALL_BATCHES])
+    p: float = option(
+        0.2, "probability of a large batch", allowed=UNIT_INTERVAL, needs=[need.algorithm_takes("p"), need.NO_PERIOD]
+    )
+    period: int | None = option(
+        None,
+        "take a large batch every this many iterations instead of a coin",
+        allowed=COUNT,
+        needs=[need.algorithm_takes("period")],
+    )
     eta: float = option(1e-3, "step size η", allowed=POSITIVE)
     eta_end: float | None = option(None, "decay the step size linearly to this value over the run", allowed=POSITIVE)
     optimizer: str = option("adam", "optax optimizer; sgd is the paper's plain ascent", choices=OPTIMIZERS)
     gamma: float = option(0.999, "discount factor γ", allowed=UNIT_INTERVAL)
     horizon: int = option(500, "task horizon H", allowed=COUNT)
     estimator: str = option("gpomdp", "gradient estimator", choices=ESTIMATORS)
-    baseline: str = option("none", "baseline of the gradient estimator", choices=BASELINES)
-    baseline_value: float = option(0.0, "value of the constant baseline", allowed=FINITE)
-    weights: str = option("trajectory", "importance weights; trajectory is the paper's choice", choices=WEIGHTS)
-    weight_clip: float | None = option(None, "clip importance weights at this value", allowed=POSITIVE)
-    previous: str = option("aggregated", "previous estimate in the small-batch formula", choices=PREVIOUS)
+    baseline: str = option(
+        "none", "baseline of the gradient estimator", choices=BASELINES, needs=[need.OTHER_TRAJECTORIES]
+    )
+    baseline_value: float = option(
+        0.0, "value of the constant baseline", allowed=FINITE, needs=[need.CONSTANT_BASELINE]
+    )
+    weights: str = option(
+        "trajectory",
+        "importance weights; trajectory is the paper's choice",
+        choices=WEIGHTS,
+        needs=[need.SMALL_BATCHES],
+    )
+    weight_clip: float | None = option(
+        None, "clip importance weights at this value", allowed=POSITIVE, needs=[need.SMALL_BATCHES]
+    )
+    previous: str = option(
+        "aggregated", "previous estimate in the small-batch formula", choices=PREVIOUS, needs=[need.SMALL_BATCHES]
+    )
     anchor: str = option(
         "previous", "parameters that a small batch is compared with; proposed is what the published code uses",
-        choices=("previous", "proposed"),
+        choices=("previous", "proposed"), needs=[need.SMALL_BATCHES, need.NO_SNAPSHOT],
     )  # fmt: skip
     clip_norm: float | None = option(None, "scale estimates down to this norm before they are sent", allowed=POSITIVE)
     policy: str | None = option(
         None, "network; by default cnn if observations are images, otherwise mlp; options as name:option=value",
         registry=policies,
     )  # fmt: skip
-    hidden: tuple[int, ...] = option((16, 16), "hidden layer sizes, separated by commas", allowed=WIDTHS)
-    activation: str = option("tanh", "activation of the hidden layers", choices=ACTIVATIONS)
-    output_activation: str = option("tanh", "activation of the output layer", choices=ACTIVATIONS)
-    output_scale: float = option(1.0, "factor on the activated outputs", allowed=POSITIVE)
-    initialiser: str = option("lecun", "initialisation of the network", choices=INITIALISERS)
+    hidden: tuple[int, ...] = option(
+        (16, 16), "hidden layer sizes, separated by commas", allowed=WIDTHS, needs=[need.policy_takes("hidden")]
+    )
+    activation: str = option(
+        "tanh", "activation of the hidden layers", choices=ACTIVATIONS, needs=[need.policy_takes("activation")]
+    )
+    output_activation: str = option(
+        "tanh", "activation of the output layer", choices=ACTIVATIONS, needs=[need.policy_takes("output_activation")]
+    )
+    output_scale: float = option(
+        1.0, "factor on the activated outputs", allowed=POSITIVE, needs=[need.policy_takes("output_scale")]
+    )
+    initialiser: str = option(
+        "lecun", "initialisation of the network", choices=INITIALISERS, needs=[need.policy_takes("initialiser")]
+    )
     start: str = option(
         "own", "own: every seed draws its own initial policy; shared: all start from the one of the first seed",
         choices=("own", "shared"),
@@ -153,7 +197,11 @@ class Config:
         "last", "parameters to evaluate: the last, θ_T̂ (sampled), or those with the best honest return",
         choices=OUTPUTS,
     )  # fmt: skip
-    unsafe: bool = option(False, "allow more Byzantine agents than the rules tolerate")
+    unsafe: bool = option(
+        False,
+        "allow more Byzantine agents than the rules tolerate",
+        needs=[need.Need(lambda c: not _is_safe(c), "no limit is exceeded")],
+    )
 
     def kappa_rounds(self) -> int:
         """Return κ as a number."""
@@ -281,6 +329,16 @@ def _check_limits(config: Config) -> None:
     }
     for kind, entry in entries.items():
         check_limit(kind, entry.name, entry.limit, config.agents, config.byzantine, config.unsafe)
+
+
+def _is_safe(config: Config) -> bool:
+    """Return whether the configuration would be accepted without `unsafe`."""
+    try:
+        _check_limits(dataclasses.replace(config, unsafe=False))
+        make_rule(rule_spec(config), config.agents, 0 if traits_of(config).naive else config.byzantine)
+    except UsageError:
+        return False
+    return True
 
 
 def rule_spec(config: Config) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from jaxbyz.experiments.checkpoints import Checkpoint
 from jaxbyz.experiments.config import Config, resolve
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.history import History
+from jaxbyz.experiments.ineffective import without_effect
 from jaxbyz.experiments.plan import Plan, make_plan
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.settings import RunSettings, make_settings
@@ -70,13 +72,18 @@ def run_experiment(
 ) -> Experiment:
     """Run one experiment: `jaxbyz.run_experiment(byzantine=3, attack="avg-zero", trajectories=500)`.
 
+    Options that have no effect are reported as warnings.
+
     Args:
         preset: the preset to start from; by default the one of the environment.
         out: the folder for the results; None writes nothing.
         reporter: is told about the progress.
         **options: fields of `Config`.
     """
-    return run(resolve(preset, **options), out, reporter)
+    config = resolve(preset, **options)
+    for line in without_effect(config, options):
+        warnings.warn(line, stacklevel=2)
+    return run(config, out, reporter)
 
 
 def run(

@@ -18,6 +18,7 @@ import math
 import re
 import tomllib
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.experiments.config import FIELDS, resolve
 from jaxbyz.experiments.folder_lock import BusyError
+from jaxbyz.experiments.ineffective import without_effect
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
@@ -33,6 +35,7 @@ from jaxbyz.experiments.settings import make_settings
 MAX_FILE_BYTES = 2**20
 MAX_MEMBERS = 10_000
 MAX_NAME_LENGTH = 150
+MAX_REPORTED = 20  # lines about options before the first member starts
 SWEEP_FILE_KEYS = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
 
 
@@ -152,25 +155,49 @@ def run_sweep(
         out: the folder of the members' run folders.
         checkpoint_every: iterations between two checkpoints; by default what the sweep file says.
         reporter: returns the reporter of a member from its number of trajectories.
-        log: receives one line per member, and before that one line for every member whose options are wrong.
+        log: receives one line per member, and before that one line for every member whose options are wrong and for
+            every option that has no effect.
 
     Raises:
-        UsageError: if `checkpoint_every` is not allowed.
+        UsageError: if `checkpoint_every` is not allowed, or the options of every member are wrong.
         Interrupted: if a signal stopped a member.
     """
     if checkpoint_every is None:
         checkpoint_every = sweep.checkpoint_every
     make_settings(out, checkpoint_every, None)  # refuses a wrong value before any member starts
-    for name, options in sweep.members.items():
-        try:
-            resolve(**options)
-        except UsageError as error:
-            log(f"{name} will fail: {error}")
+    _report_options(sweep, log)
     members = []
     for number, (name, options) in enumerate(sweep.members.items(), start=1):
         log(f"[{number}/{len(sweep.members)}] {name}")
         members.append(_run_member(name, options, make_folder(out) / name, checkpoint_every, reporter, log))
     return members
+
+
+def _report_options(sweep: Sweep, log: Callable[[str], None]) -> None:
+    """Report members whose options are wrong, and options that have no effect.
+
+    Raises:
+        UsageError: if the options of every member are wrong.
+    """
+    wrong: dict[str, str] = {}
+    silent: Counter[str] = Counter()
+    for name, options in sweep.members.items():
+        try:
+            config = resolve(**options)
+        except UsageError as error:
+            wrong[name] = str(error)
+            continue
+        silent.update(without_effect(config, {key: value for key, value in options.items() if key != "preset"}))
+    if len(wrong) == len(sweep.members):
+        name, reason = next(iter(wrong.items()))
+        others = f", and {len(wrong) - 1} other members have wrong options too" if len(wrong) > 1 else ""
+        raise UsageError(f"{name}: {reason}{others}; nothing was started")
+    lines = [f"{name} will fail: {reason}" for name, reason in wrong.items()]
+    lines += [f"{line} (in {count} of {len(sweep.members)} members)" for line, count in silent.items()]
+    for line in lines[:MAX_REPORTED]:
+        log(line)
+    if len(lines) > MAX_REPORTED:
+        log(f"… and {len(lines) - MAX_REPORTED} other messages about options")
 
 
 def _run_member(

@@ -136,4 +136,7 @@ agreements.add(
     FIFTH,
 )
 agreements.add("trimmed-mean", trimmed_mean, "coordinate-wise trimmed mean (El-Mhamdi et al. 2021)", THIRD)
-agreements.add("clipped-gossip", gossip_on_graph, "clipped averaging with neighbours on a graph", HALF)
+agreements.add(
+    "clipped-gossip", gossip_on_graph, "clipped averaging with neighbours on a graph", HALF,
+    read_if={"degree": ("graph", "random-regular"), "seed": ("graph", "random-regular")},
+)  # fmt: skip
