@@ -150,10 +150,11 @@ def test_gossip_without_liars_is_plain_averaging(name):
     np.testing.assert_allclose(done, np.linalg.matrix_power(weights, 3) @ x, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("agreement", ["clipped-gossip", "cs-gossip"])
 @pytest.mark.parametrize("name", ["complete", "torus"])
-def test_gossip_agrees_although_some_lie(name):
+def test_gossip_agrees_although_some_lie(name, agreement):
     agents, f = 12, 1
-    rule = agreements["clipped-gossip"].build(agents, f, graph=name)
+    rule = agreements[agreement].build(agents, f, graph=name)
     x = jnp.asarray(np.random.default_rng(7).normal(size=(agents, D)), jnp.float32)
     mask = jnp.arange(agents) < f
     after = after_rounds(rule, x[None], mask, 40)[:, 0, -1, f:]
@@ -165,6 +166,33 @@ def test_gossip_clips_to_the_radius():
     x = jnp.zeros((4, 2)).at[0].set(100.0)
     once = run_agreement(jax.random.key(0), Agreement(rule, 1), x, Adversary(jnp.arange(4) < 1))
     np.testing.assert_allclose(jnp.linalg.norm(once.parameters[1:], axis=1), 0.5 / 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", ["complete", "torus"])
+def test_cs_gossip_clips_at_the_farthest_neighbours_of_twice_the_byzantine_weight(graph):
+    """Against the definition in float64: sort the neighbours by distance and add up their weights."""
+    agents, f = 12, 2
+    rule = agreements["cs-gossip"].build(agents, f, graph=graph)
+    weights = graphs.metropolis_weights(graphs.graph(graph, agents))
+    x = np.random.default_rng(8).normal(size=(agents, D))
+    mask = jnp.zeros(agents, bool)
+    once = run_agreement(jax.random.key(0), Agreement(rule, 1), jnp.asarray(x, jnp.float32), Adversary(mask))
+    for i in range(agents):
+        neighbours = [j for j in range(agents) if j != i and weights[i, j] > 0]
+        b = min(f, len(neighbours) // 2)
+        byzantine_weight = np.sort(weights[i, neighbours])[::-1][:b].sum()
+        ranked = sorted(neighbours, key=lambda j: -np.linalg.norm(x[j] - x[i]))
+        above, radius = 0.0, 0.0
+        for j in ranked:
+            above += weights[i, j]
+            if above >= 2 * byzantine_weight - 1e-9:
+                radius = np.linalg.norm(x[j] - x[i])
+                break
+        expected = x[i].copy()
+        for j in neighbours:
+            distance = np.linalg.norm(x[j] - x[i])
+            expected += weights[i, j] * min(1.0, radius / distance) * (x[j] - x[i])
+        np.testing.assert_allclose(once.parameters[i], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_diameter_has_a_gradient_at_zero():

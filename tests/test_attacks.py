@@ -100,6 +100,7 @@ def test_registry_covers_the_field() -> None:
         "the paper's": "none large-noise avg-zero",
         "on messages": "sign-flip ipm alie opt-ipm opt-alie mimic mimic-warmup min-max min-sum gaussian zero inf nan",
         "others": "fedpg-br fedpg-br-noise equivocating-alie equivocating-min-max dissensus gradient-found",
+        "since 2024": "normalized drift coupled-alie spectral",
     }
     for names in wanted.values():
         assert set(names.split()) <= set(attacks.names())

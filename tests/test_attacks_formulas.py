@@ -10,6 +10,8 @@ from scipy.stats import norm
 
 import jaxbyz as jb
 from jaxbyz.attacks import View, attacks
+from jaxbyz.attacks.honest_statistics import angle
+from jaxbyz.attacks.time_coupled import Trend
 
 K, D = 9, 6
 X = np.random.default_rng(3).normal(size=(K, D)) + np.linspace(0.5, 1.5, D)
@@ -200,3 +202,94 @@ def test_mimic_warmup_learns_who_stands_out() -> None:
     np.testing.assert_allclose(memory.projections, projections, rtol=1e-4, atol=1e-4)
     assert abs(float(memory.direction @ direction)) > 0.9
     np.testing.assert_allclose(forged("mimic-warmup", warmup=5, memory=memory), np.tile(X[6], (2, 1)), rtol=1e-6)
+
+
+def angle_between(u: np.ndarray, v: np.ndarray) -> float:
+    return float(np.arccos(u @ v / np.linalg.norm(u) / np.linalg.norm(v)))
+
+
+def test_angle_is_exact_for_small_large_and_degenerate_angles() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        u, v = rng.normal(size=(2, 5))
+        np.testing.assert_allclose(angle(jnp.asarray(u), jnp.asarray(v)), angle_between(u, v), rtol=1e-5)
+    e = jnp.eye(3)
+    for tilt in (1e-4, np.pi - 1e-4):
+        v = jnp.asarray([np.cos(tilt), np.sin(tilt), 0.0], jnp.float32)
+        np.testing.assert_allclose(angle(e[0], 7.0 * v), tilt, rtol=1e-3)
+    assert float(angle(e[0], jnp.zeros(3))) == pytest.approx(np.pi / 2)
+    assert float(angle(e[0], jnp.full(3, jnp.inf))) == pytest.approx(np.pi)
+
+
+def test_normalized_turns_the_rule_further_than_every_candidate() -> None:
+    """Against the median, by brute force over the same grid of directions and scales in float64."""
+    sent = forged("normalized", rule=lambda x: jnp.median(x, axis=0), tries=8)
+    before = np.median(X, axis=0)
+
+    def turned(row: np.ndarray) -> float:
+        x = X.copy()
+        x[MASK] = row
+        return angle_between(np.median(x, axis=0), before)
+
+    directions = [-STD / np.linalg.norm(STD), -MU / np.linalg.norm(MU), -np.sign(MU) / np.sqrt(D)]
+    candidates = [
+        MU + scale * np.linalg.norm(MU) * direction for direction in directions for scale in np.geomspace(0.01, 100, 8)
+    ]
+    assert turned(sent[0]) == pytest.approx(max(map(turned, candidates)), rel=1e-4)
+
+
+def test_angle_is_an_objective_of_the_searches() -> None:
+    """Searching for the angle turns the median at least as far as searching for the distance does."""
+
+    def turned(name: str, objective: str, **options) -> float:
+        sent = X.copy()
+        sent[MASK] = forged(name, rule=lambda x: jnp.median(x, axis=0), objective=objective, on="gradients", **options)
+        return angle_between(np.median(sent, axis=0), np.median(X, axis=0))
+
+    for name, options in (("opt-ipm", {}), ("opt-alie", {}), ("gradient-found", {"steps": 0})):
+        assert turned(name, "angle", **options) >= turned(name, "distance", **options) - 1e-4, name
+
+
+def test_drift_keeps_its_direction_and_stays_within_honest_distances() -> None:
+    other = np.random.default_rng(4).normal(size=D)
+    memory = Trend(jnp.asarray(other / np.linalg.norm(other), jnp.float32), jnp.int32(3))
+    shift = forged("drift", memory=memory)[0] - MU
+    np.testing.assert_allclose(shift / np.linalg.norm(shift), -other / np.linalg.norm(other), atol=1e-5)
+    farthest = np.sqrt(((H - MU - shift) ** 2).sum(1)).max()
+    assert farthest == pytest.approx(np.sqrt(PAIRS.max()), rel=1e-4)
+    np.testing.assert_allclose(forged("drift", memory=memory, fraction=0.5)[0] - MU, shift / 2, atol=1e-5)
+    first = forged("drift")[0] - MU  # nothing is remembered yet: against the honest mean of this iteration
+    np.testing.assert_allclose(first / np.linalg.norm(first), -MU / np.linalg.norm(MU), atol=1e-5)
+
+
+def test_drift_remembers_only_the_first_iteration() -> None:
+    attack = attacks["drift"].build(K, 2)
+    view = View(jnp.asarray(X, jnp.float32), jnp.asarray(MASK), jnp.sum, attack.init(K, D), jnp.int32(0))
+    first = attack.remember(view)
+    second = attack.remember(view._replace(messages=-3.0 * view.messages, memory=first))
+    np.testing.assert_allclose(first.direction, MU / np.linalg.norm(MU), rtol=1e-5)
+    np.testing.assert_array_equal(first.direction, second.direction)
+
+
+def test_coupled_alie_pushes_against_the_moving_average() -> None:
+    past = np.random.default_rng(5).normal(size=D)
+    memory = Trend(jnp.asarray(past, jnp.float32), jnp.int32(3))
+    expected = MU - z_of(K, 2) * STD * np.sign(0.9 * past + 0.1 * MU)
+    np.testing.assert_allclose(forged("coupled-alie", memory=memory)[0], expected, rtol=1e-4)
+
+
+def test_spectral_attack_uses_the_fiedler_vector_of_the_honest_graph() -> None:
+    W = np.random.default_rng(6).uniform(size=(K, K))
+    W = np.where(W + W.T > 0.8, W + W.T, 0.0) / 20
+    honest = np.flatnonzero(~MASK)
+    among = W[np.ix_(honest, honest)] * (1 - np.eye(len(honest)))
+    e = np.zeros(K)
+    e[honest] = np.linalg.eigh(np.diag(among.sum(1)) - among)[1][:, 1]
+    u = e @ (X - MU)
+    u /= np.linalg.norm(u)
+    for i in honest:  # −e gives the same messages as e
+        neighbours = [j for j in honest if W[i, j] > 0]
+        reach = max([np.linalg.norm(X[j] - X[i]) for j in neighbours], default=0.0)
+        expected = X[i] + reach * e[i] / np.abs(e).max() * u
+        found = forged("spectral", receiver=int(i), weights=W)
+        np.testing.assert_allclose(found, np.tile(expected, (2, 1)), rtol=1e-3, atol=1e-3)

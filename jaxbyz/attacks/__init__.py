@@ -26,6 +26,9 @@ from jaxbyz.attacks.line_search import opt_alie, opt_ipm
 from jaxbyz.attacks.mimic import mimic, mimic_warmup
 from jaxbyz.attacks.min_max import min_max, min_sum
 from jaxbyz.attacks.noise import gaussian, large_noise
+from jaxbyz.attacks.normalized import normalized
+from jaxbyz.attacks.spectral import spectral
+from jaxbyz.attacks.time_coupled import coupled_alie, drift
 from jaxbyz.registry import Registry
 
 attacks = Registry("attack")
@@ -47,6 +50,9 @@ attacks.add("mimic", mimic, "repeats one honest agent")
 attacks.add("mimic-warmup", mimic_warmup, "repeats the honest agent farthest along the largest honest spread")
 attacks.add("min-max", min_max, "as far from the honest mean as the largest honest distance allows")
 attacks.add("min-sum", min_sum, "as far from the honest mean as the largest honest sum of squared distances allows")
+attacks.add("normalized", normalized, "turns the aggregate furthest from its own direction")
+attacks.add("drift", drift, "pushes against the first honest gradient for ever, within the honest distances")
+attacks.add("coupled-alie", coupled_alie, "ALIE that always pushes against what has been learnt so far")
 attacks.add("gaussian", gaussian, "N(0, 200²) noise, the same for all receivers")
 attacks.add("zero", zero, "sends zero")
 attacks.add("inf", inf, "sends infinity")
@@ -58,12 +64,13 @@ attacks.add(
 attacks.add("equivocating-alie", partial(alie, equivocate=True), "ALIE, mirrored for half of the receivers")
 attacks.add("equivocating-min-max", partial(min_max, equivocate=True), "MinMax, mirrored for half of the receivers")
 attacks.add("dissensus", dissensus, "undoes gossip: pushes each receiver away from its honest neighbours")
+attacks.add("spectral", spectral, "pulls the least connected halves of a graph apart")
 attacks.add("gradient-found", gradient_found, "found by gradient ascent through the rule in use")
 
 __all__ = [
-    "Attack", "Interference", "View", "alie", "attacks", "avg_zero", "constant_action", "dissensus", "fedpg_br",
-    "fedpg_br_noise", "from_function", "gaussian", "gradient_found", "honest_mean", "honest_std", "inf", "ipm",
-    "large_noise", "mimic", "mimic_warmup", "min_max", "min_sum", "nan", "no_attack", "on_messages", "opt_alie",
-    "opt_ipm", "random_action", "reward_flip", "reward_shuffle", "rule_output", "sent_by_all", "sign_flip",
-    "with_forged_rows", "zero",
+    "Attack", "Interference", "View", "alie", "attacks", "avg_zero", "constant_action", "coupled_alie", "dissensus",
+    "drift", "fedpg_br", "fedpg_br_noise", "from_function", "gaussian", "gradient_found", "honest_mean",
+    "honest_std", "inf", "ipm", "large_noise", "mimic", "mimic_warmup", "min_max", "min_sum", "nan", "no_attack",
+    "normalized", "on_messages", "opt_alie", "opt_ipm", "random_action", "reward_flip", "reward_shuffle",
+    "rule_output", "sent_by_all", "sign_flip", "spectral", "with_forged_rows", "zero",
 ]  # fmt: skip

@@ -12,10 +12,16 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import Attack, Forge, MessageKind, View, rule_output, with_forged_rows
 from jaxbyz.attacks.gradient_found_starts import families_of_starts
-from jaxbyz.attacks.honest_statistics import honest_mean, honest_squared_distances, honest_std, overflow_safe_norm
+from jaxbyz.attacks.honest_statistics import (
+    angle,
+    honest_mean,
+    honest_squared_distances,
+    honest_std,
+    overflow_safe_norm,
+)
 from jaxbyz.errors import UsageError, check_choice
 
-OBJECTIVES = ("distance", "inner", "diameter")
+OBJECTIVES = ("distance", "inner", "angle", "diameter")
 FARTHEST = 1e4  # how far the ascent may carry a message, in honest spreads; starts may be farther away
 ASCENT_DRAWS = 8  # draws over which the damage to a random rule is averaged during the search
 FINAL_KEYS = 64  # draws on which the finalists are compared if the rule is random
@@ -45,6 +51,7 @@ def gradient_found(
 
     - distance: ‖a − μ‖ (default on gradients).
     - inner: −⟨a, μ⟩/‖μ‖.
+    - angle: the angle between a and the aggregate of what all agents would send if they were honest, in radians.
     - diameter: ‖a_i − a_j‖ of two honest receivers, each of which is sent its own messages (default on parameters).
       They are the two that are farthest apart before; every other receiver is sent what the nearer of the two is sent.
 
@@ -125,7 +132,8 @@ def farthest_pair(view: View) -> Int[Array, " 2"]:
 
 
 def damage_function(key: PRNGKeyArray, view: View, objective: str, pair: Int[Array, " 2"], draws: int) -> Damage:
-    """Return the damage of forged messages `[G, K, D]`, in honest spreads; infinite if the aggregate is not finite.
+    """Return the damage of forged messages `[G, K, D]`, in honest spreads; infinite if the aggregate is not
+    finite. An angle is in radians, and π then.
 
     Args:
         key: random key of the rule, as the adversary guesses it.
@@ -144,6 +152,8 @@ def damage_function(key: PRNGKeyArray, view: View, objective: str, pair: Int[Arr
             outputs = [rule_output(view, messages[i], key=key, receiver=pair[i]) for i in range(2)]
             return overflow_safe_norm((outputs[0] - outputs[1]) / spread)
         output = rule_output(view, messages[0], key=key)
+        if objective == "angle":
+            return angle(output, rule_output(view, view.messages, key=key))
         if objective == "inner":
             value = -jnp.sum(output * mean_direction) / spread
             return jnp.where(jnp.isfinite(value), value, jnp.inf)

@@ -60,3 +60,13 @@ def overflow_safe_norm(vector: Float[Array, " D"]) -> Float[Array, ""]:
 def unit(vector: Float[Array, " D"]) -> Float[Array, " D"]:
     """Return v/‖v‖, or zero for the zero vector."""
     return vector / jnp.maximum(overflow_safe_norm(vector), jnp.finfo(vector.dtype).tiny)
+
+
+def angle(first: Float[Array, " D"], second: Float[Array, " D"]) -> Float[Array, ""]:
+    """Return the angle between two vectors in radians; π/2 if one of them is zero, π if one of them is not finite.
+
+    With unit vectors u and v it is 2·atan2(‖u − v‖, ‖u + v‖), which is accurate for small angles and for angles near π.
+    """
+    u, v = unit(first), unit(second)
+    value = 2.0 * jnp.arctan2(overflow_safe_norm(u - v), overflow_safe_norm(u + v))
+    return jnp.where(jnp.isfinite(overflow_safe_norm(first) + overflow_safe_norm(second)), value, jnp.pi)

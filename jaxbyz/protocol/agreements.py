@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -120,10 +121,11 @@ def gossip_on_graph(
     seed: int = 0,
     radius: float | None = None,
     neighbours: int | None = None,
+    threshold: str = "he",
 ) -> Rule:
     """Return ClippedGossip on a named graph (complete, ring, torus or random-regular) with Metropolis weights."""
     weights = graphs.metropolis_weights(graphs.graph(graph, agents, degree=degree, seed=seed))
-    return clipped_gossip(weights, byzantine, radius=radius, neighbours=neighbours)
+    return clipped_gossip(weights, byzantine, radius=radius, neighbours=neighbours, threshold=threshold)
 
 
 agreements = Registry("agreement")
@@ -136,7 +138,13 @@ agreements.add(
     FIFTH,
 )
 agreements.add("trimmed-mean", trimmed_mean, "coordinate-wise trimmed mean (El-Mhamdi et al. 2021)", THIRD)
+READ_ON_RANDOM_GRAPHS = {"degree": ("graph", "random-regular"), "seed": ("graph", "random-regular")}
 agreements.add(
     "clipped-gossip", gossip_on_graph, "clipped averaging with neighbours on a graph", HALF,
-    read_if={"degree": ("graph", "random-regular"), "seed": ("graph", "random-regular")},
+    read_if=READ_ON_RANDOM_GRAPHS,
+)  # fmt: skip
+agreements.add(
+    "cs-gossip", partial(gossip_on_graph, threshold="cs+"),
+    "CS₊-RG: averaging on a graph, clipped at the distance of the 2b-th farthest neighbour", HALF,
+    read_if=READ_ON_RANDOM_GRAPHS,
 )  # fmt: skip
