@@ -15,9 +15,9 @@ from typing import Any
 
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.experiments.config import resolve
-from jaxbyz.experiments.files import write_json
 from jaxbyz.experiments.run import run
 from jaxbyz.experiments.run_folder import describe_environment
+from jaxbyz.files import write_json
 from jaxbyz.report.statistics import first_reached, smoothed
 
 TARGET_RETURN, WINDOW, MAX_TRAJECTORIES = 400, 16, 640

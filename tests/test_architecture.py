@@ -22,7 +22,7 @@ LAYERS = """
     sampling
     rules attacks policies
     environments
-    accelerate registry
+    accelerate registry files
     errors
 """
 HEIGHT = {part: -row for row, line in enumerate(LAYERS.split("\n")) for part in line.split()}

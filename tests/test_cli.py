@@ -16,9 +16,9 @@ from jaxbyz.cli.options import config_from, parse_widths
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.evaluation import _player, evaluate
-from jaxbyz.experiments.files import json_text
 from jaxbyz.experiments.plan import cached_algorithm, make_plan
 from jaxbyz.experiments.run import run as run_config
+from jaxbyz.files import json_text
 from jaxbyz.registry import Registry
 from jaxbyz.rules import aggregators
 

@@ -10,6 +10,7 @@ from jaxbyz.certify.averaging_agreement import measure_round
 from jaxbyz.certify.robust_aggregation import measure_ratio
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.errors import UsageError
+from jaxbyz.files import read_arrays, write_output
 
 
 def make_witness_folder(folder: str | Path) -> None:
@@ -28,17 +29,13 @@ def save_witness(
     path = Path(folder) / f"{safe_name}_K{agents}_f{byzantine}.npz"
     settings = {"rule": rule, "agents": agents, "byzantine": byzantine, "seed": seed}
     contents = {**{key: np.asarray(value) for key, value in settings.items()}, **arrays}
-    try:
-        np.savez(path, **contents)  # type: ignore[arg-type]
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+    write_output(path, lambda file: np.savez(file, **contents))  # type: ignore[arg-type]
     return str(path)
 
 
 def reproduce_witness(path: str | Path) -> float:
     """Measure a saved witness again: the ratio of Definition 2, or what breaks Definition 4, contraction or drift."""
-    with np.load(path) as saved:
-        data = {key: saved[key] for key in saved.files}
+    data = read_arrays(Path(path))
     name, K, f, seed = str(data["rule"]), int(data["agents"]), int(data["byzantine"]), int(data["seed"])
     if name.startswith(AGREEMENT):
         return measure_round(name, K, f, data, str(data["quantity"]), seed)

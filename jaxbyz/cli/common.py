@@ -136,7 +136,7 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
 
 
 def _print_results(experiment: Experiment, arguments: argparse.Namespace, seconds: float) -> None:
-    from jaxbyz.experiments.files import json_text
+    from jaxbyz.files import json_text
     from jaxbyz.report.tables import summarise, summary_table
 
     summary = summarise(experiment.metrics)

@@ -19,8 +19,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     from jaxbyz.experiments.evaluation import evaluate
-    from jaxbyz.experiments.files import json_text
     from jaxbyz.experiments.run_folder import load_run
+    from jaxbyz.files import json_text
 
     common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)

@@ -23,7 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run an episode, draw it, and print the names of the files."""
     from jaxbyz.environments.rendering import check_drawable, save_gif, save_strip
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.files import writing
     from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.report.episodes import render_episode
 
@@ -37,8 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     common.check_index("run_seed", arguments.run_seed, len(parameters))
     episode = render_episode(data.config, parameters[arguments.run_seed], seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
-    with writing(out):
-        save_gif(episode.frames, out, arguments.fps)
-        save_strip(episode.frames, strip, arguments.columns)
+    save_gif(episode.frames, out, arguments.fps)
+    save_strip(episode.frames, strip, arguments.columns)
     print(f"return {episode.total_return:.1f} in {episode.steps} steps", out, strip, sep="\n")
     return 0

@@ -29,9 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.cli.common import print_message
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.files import json_text
     from jaxbyz.experiments.run import Interrupted
     from jaxbyz.experiments.sweep import load_sweep, run_sweep
+    from jaxbyz.files import json_text
 
     sweep = load_sweep(arguments.file)
     out = arguments.out or sweep.out

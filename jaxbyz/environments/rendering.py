@@ -17,6 +17,7 @@ from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH, GRO
 from jaxbyz.environments.lunar_lander.engines import thrust
 from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
 from jaxbyz.errors import UsageError
+from jaxbyz.files import write_output
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -219,18 +220,18 @@ def save_gif(frames: Sequence[Image.Image], path: str | Path, fps: float = 25) -
         raise UsageError(f"fps={fps}: must be positive")
     from PIL import Image
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     probe = [frames[round(i * (len(frames) - 1) / 7)] for i in range(8)]
     sheet = Image.new("RGB", (probe[0].width, probe[0].height * len(probe)))
     for i, frame in enumerate(probe):
         sheet.paste(frame, (0, i * frame.height))
     palette = sheet.quantize(128, dither=Image.Dither.NONE)
     pictures = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-    pictures[0].save(
-        path, save_all=True, append_images=pictures[1:], duration=max(20, round(1000 / fps)), loop=0, optimize=True
+    options: dict[str, Any] = {"duration": max(20, round(1000 / fps)), "loop": 0, "optimize": True}
+    write_output(
+        Path(path),
+        lambda file: pictures[0].save(file, "GIF", save_all=True, append_images=pictures[1:], **options),
     )
-    return path
+    return Path(path)
 
 
 def save_strip(frames: Sequence[Image.Image], path: str | Path, columns: int = 6, gap: int = 4) -> Path:
@@ -247,7 +248,5 @@ def save_strip(frames: Sequence[Image.Image], path: str | Path, columns: int = 6
     sheet = Image.new("RGB", (count * (wide + gap) - gap, high), (255, 255, 255))
     for i, frame in enumerate(chosen):
         sheet.paste(frame, (i * (wide + gap), 0))
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(path)
-    return path
+    write_output(Path(path), lambda file: sheet.save(file, "PNG"))
+    return Path(path)

@@ -22,7 +22,7 @@ import numpy as np
 from jaxbyz.algorithms import Algorithm
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.experiments.config import Config, to_dict
-from jaxbyz.experiments.files import read_arrays, read_json, write_arrays, write_json
+from jaxbyz.files import read_arrays, read_json, write_arrays, write_json
 from jaxbyz.training.devices import Shape
 from jaxbyz.training.layout import make_layout
 from jaxbyz.training.processes import is_first_process, on_first_process

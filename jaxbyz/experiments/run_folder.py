@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import OUTPUTS, Config, from_dict, to_dict
-from jaxbyz.experiments.files import read_arrays, read_json, write_arrays, write_json
+from jaxbyz.files import read_arrays, read_json, write_arrays, write_json
 
 RUN_FORMAT = 1
 PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")

@@ -31,6 +31,7 @@ from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
 from jaxbyz.experiments.settings import make_settings
+from jaxbyz.files import write_text
 
 MAX_FILE_BYTES = 2**20
 MAX_MEMBERS = 10_000
@@ -220,7 +221,7 @@ def _run_member(
         return MemberResult(name, "failed", str(error))
     except Exception as error:
         if folder.is_dir():
-            (folder / "error.txt").write_text(traceback.format_exc())
+            write_text(folder / "error.txt", traceback.format_exc())
         return MemberResult(name, "failed", f"{type(error).__name__}: {first_line(error)} (see {folder}/error.txt)")
     (folder / "error.txt").unlink(missing_ok=True)
     return MemberResult(name, "finished" if experiment.finite else "non-finite", experiment=experiment)

@@ -17,8 +17,8 @@ import numpy as np
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import agrees, registered, to_dict
-from jaxbyz.experiments.files import writing
 from jaxbyz.experiments.run_folder import RunData
+from jaxbyz.files import write_output
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import trace_run
 from jaxbyz.report.episodes import render_episode
@@ -62,8 +62,8 @@ def write_report(
     data = report_data(runs, title=title, width=width)
     data["animations"] = animate(runs[:animations])
     data["not_animated"] = max(0, len(runs) - animations) if animations else 0
-    with writing(path):
-        path.write_text(fill_template(data), encoding="utf-8")
+    text = fill_template(data)
+    write_output(path, lambda file: file.write(text.encode()))
     return path
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.environments.rendering import save_gif
-from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.files import writing
+from jaxbyz.errors import UsageError, check_choice, first_line
+from jaxbyz.files import write_output
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
 from jaxbyz.report.runs import (
     METRIC_LABELS,
@@ -75,9 +75,20 @@ def save(drawing: Any, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise UsageError(f"out={path}: the name must end in .png, .svg or .pdf")
-    with writing(path), matplotlib.rc_context({"svg.fonttype": "none"}):  # keep text as text
-        drawing.savefig(path, dpi=150)
+    kind = path.suffix.lower()[1:]
+    try:
+        with matplotlib.rc_context({"svg.fonttype": "none"}):  # keep text as text
+            write_output(path, lambda file: drawing.savefig(file, dpi=150, format=kind))
+    except UsageError:
+        raise
+    except ValueError as error:  # a title with a formula that matplotlib cannot parse
+        raise UsageError(f"out={path}: the picture cannot be drawn ({first_line(error)[:200]})") from error
     return path
+
+
+def plain_text(name: str) -> str:
+    """Return a text that matplotlib shows as it is, without taking dollar signs for the ends of a formula."""
+    return name.replace("$", r"\$")
 
 
 def draw_curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: str = "mean", **style: Any) -> None:
@@ -93,7 +104,7 @@ def draw_curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: st
     """
     check_choice("statistic", statistic, SEED_STATISTICS)
     value, low, high = SEED_STATISTICS[statistic][0](y)
-    (line,) = axes.plot(x, value, label=name, marker="o" if len(x) == 1 else None, **style)
+    (line,) = axes.plot(x, value, label=plain_text(name), marker="o" if len(x) == 1 else None, **style)
     if y.shape[0] > 1:
         axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
 
@@ -122,7 +133,7 @@ def learning_curves(
         draw_curve(axes, *smoothed(run.metrics, width, metric), name, statistic)
     axes.set_xlabel("trajectories per agent")
     axes.set_ylabel(METRIC_LABELS.get(metric, metric))
-    axes.set_title(title or f"{environment}, {SEED_STATISTICS[statistic][1]}", fontsize=10)
+    axes.set_title(title or f"{plain_text(environment)}, {SEED_STATISTICS[statistic][1]}", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     return drawing
 
@@ -131,7 +142,7 @@ def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
     """Draw the diameter of the honest parameters against iterations: median and range over seeds, logarithmic axis."""
     environment = common_environment(runs)
     drawing, axes = figure()
-    for name, run in zip(labels(runs), runs, strict=True):
+    for name, run in zip(map(plain_text, labels(runs)), runs, strict=True):
         y = run.metrics["diameter"]
         y = np.where((y > 0) & np.isfinite(y), y, np.nan)  # zero has no logarithm
         drawable = ~np.isnan(y).all(axis=0)
@@ -146,6 +157,7 @@ def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
         axes.set_yscale("log")
     axes.set_xlabel("iteration")
     axes.set_ylabel(METRIC_LABELS["diameter"])
+    environment = plain_text(environment)
     axes.set_title(title or f"{environment}, diameter after agreement: median and range over seeds", fontsize=10)
     axes.legend(fontsize=8, frameon=False)
     return drawing
@@ -159,15 +171,15 @@ def heatmap(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
     drawing, axes = figure(width=2.6 + 0.85 * len(table.attacks), height=1.6 + 0.4 * len(table.defences))
     axes.grid(False)
     image = axes.imshow(means, cmap="cividis", aspect="auto")
-    axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=30, ha="right")
-    axes.set_yticks(range(len(table.defences)), table.defences)
+    axes.set_xticks(range(len(table.attacks)), map(plain_text, table.attacks), rotation=30, ha="right")
+    axes.set_yticks(range(len(table.defences)), map(plain_text, table.defences))
     middle = (np.nanmin(means) + np.nanmax(means)) / 2
     for (row, column), mean in np.ndenumerate(means):
         if np.isfinite(mean):
             colour = "white" if mean <= middle else "black"
             axes.text(column, row, f"{mean:.0f}", ha="center", va="center", color=colour)
     drawing.colorbar(image, ax=axes, label="final honest return")
-    axes.set_title(title or f"{environment}, final honest return, mean over seeds", fontsize=10)
+    axes.set_title(title or f"{plain_text(environment)}, final honest return, mean over seeds", fontsize=10)
     return drawing
 
 
@@ -190,7 +202,8 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) ->
     drawing.colorbar(image, ax=axes, label=f"share in the aggregate (equal: {1 / K:.2g})", extend=extend)
     axes.set_xlabel("trajectories per agent")
     axes.set_ylabel("sender")
-    axes.set_title(title or f"Trust of {defence_name(run.config)} under {run.config.attack}", fontsize=10)
+    name = plain_text(f"Trust of {defence_name(run.config)} under {run.config.attack}")
+    axes.set_title(title or name, fontsize=10)
     return drawing
 
 
@@ -218,8 +231,7 @@ def agreement_animation(
         canvas = FigureCanvasAgg(drawing)
         canvas.draw()
         frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    with writing(Path(out)):
-        return save_gif(frames, out, fps)
+    return save_gif(frames, out, fps)
 
 
 def agreement_frames(trace: AgreementTrace, size: float, title: str | None = None) -> list[Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxbyz.experiments.files import writing
+from jaxbyz.files import write_output
 from jaxbyz.report.statistics import first_reached
 from jaxbyz.reproduction.claims import Claim, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.figures import FIGURES, curve_in_paper
@@ -32,8 +32,8 @@ def write_comparison(figures: list[str], results: dict[str, TrainingResult], out
         "",
         *curve_table(figures, results),
     ]
-    with writing(out):
-        out.write_text("\n".join(lines).rstrip() + "\n")
+    text = "\n".join(lines).rstrip() + "\n"
+    write_output(out, lambda file: file.write(text.encode()))
     return out
 
 

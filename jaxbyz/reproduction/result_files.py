@@ -15,10 +15,10 @@ import numpy as np
 
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config, resolve, to_dict
-from jaxbyz.experiments.files import read_json, write_json
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, run
 from jaxbyz.experiments.run_folder import describe_environment
+from jaxbyz.files import read_json, write_json
 from jaxbyz.report.statistics import smoothed
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, PaperCurve
 

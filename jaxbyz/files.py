@@ -1,0 +1,217 @@
+"""Read and write files safely.
+
+Everything that the package writes goes through `write_file`: the new file is written beside the old one and renamed, so
+that a reader never sees half a file, and a full disk or a kill leaves the old file in place. Reading trusts nobody:
+regular files, JSON and plain arrays of bounded size, and nothing that is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import stat
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from jaxbyz.errors import UsageError, first_line
+
+MAX_JSON_BYTES = 2**20
+MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
+TEMPORARY = ".tmp"  # ends the names of files that are being written
+
+
+def json_text(value: Any, **options: Any) -> str:
+    """Return a value as JSON; NaN and infinities, which JSON does not have, become null."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [finite(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(value), allow_nan=False, **options)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file."""
+    write_text(path, json_text(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8."""
+    write_file(path, lambda file: file.write(text.encode()))
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write a compressed .npz file."""
+    write_file(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+
+
+def write_output(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Write a file that the user named: create its folder, and follow a link at its place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))  # renaming would replace it nevertheless
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({reason(error)})") from error
+    write_file(Path(os.path.realpath(path)), write)
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
+    """Write a temporary file beside `path` and rename it to `path`; a link at `path` is replaced, not followed.
+
+    Args:
+        path: where the file will be.
+        write: receives the open file.
+
+    Raises:
+        UsageError: if the file cannot be written; what was there before is unchanged.
+    """
+    prefix = f".{path.name[:100]}."  # a long name must leave room for the random letters
+    try:
+        _remove_leftovers(path.parent, prefix)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=TEMPORARY)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                with contextlib.suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(name, 0o644)
+                os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({reason(error)}); nothing was overwritten") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder."""
+    with contextlib.suppress(OSError):
+        _remove_leftovers(folder, ".")
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    """Remove temporary files whose names begin like this, unless a living process is writing them."""
+    for entry in os.scandir(folder):
+        if not (entry.name.startswith(prefix) and entry.name.endswith(TEMPORARY)):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its writer lives
+                os.unlink(entry.path)
+            finally:
+                os.close(handle)
+
+
+def reason(error: OSError) -> str:
+    """Return why a file cannot be used, in the words of the operating system."""
+    return error.strerror or first_line(error)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; a pipe or a device, which might never end, is refused.
+
+    Raises:
+        UsageError: if it cannot be opened.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({reason(error)})") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UsageError(f"{path}: is not a regular file")
+    return os.fdopen(handle, "rb")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object from a file of at most `MAX_JSON_BYTES`.
+
+    NaN, infinities and text that is not Unicode, which Python's parser accepts, are refused.
+    """
+    with open_regular(path) as file:
+        try:
+            text = file.read(MAX_JSON_BYTES + 1)
+            if len(text) > MAX_JSON_BYTES:
+                raise UsageError(f"{path}: larger than the limit of {MAX_JSON_BYTES} bytes")
+            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+            json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+        except UsageError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not readable as JSON ({first_line(error)[:200]})") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: must contain one JSON object")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is too large")
+    return value
+
+
+def read_arrays(path: Path, limit: int = MAX_ARRAY_BYTES) -> dict[str, np.ndarray]:
+    """Read the arrays of an .npz file of at most `limit` bytes, uncompressed. Object arrays are pickles: refused."""
+    with open_regular(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > limit:
+                raise UsageError(f"{path}: {size} bytes uncompressed exceed the limit of {limit} bytes")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as data:
+                arrays = {name: data[name] for name in data.files}
+            if others := [name for name, value in arrays.items() if not isinstance(value, np.ndarray)]:
+                raise ValueError(f"{others[0]} is not an array")
+            return arrays
+        except UsageError:
+            raise
+        except Exception as error:  # a damaged or foreign file raises zip, header, memory and value errors
+            raise UsageError(f"{path}: damaged or not a file of arrays ({type(error).__name__})") from error
+
+
+def refuse_links(folder: Path, *parts: str) -> Path:
+    """Return `folder/part/…`, where no part may be a symbolic link: no command follows a link out of a run folder.
+
+    Raises:
+        UsageError: if a part is a link.
+    """
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise UsageError(f"{path}: is a link; links inside a run folder are not followed")
+    return path
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn every OSError in the block into a UsageError of one line that names the file."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename is not None else ""
+        raise UsageError(f"{named}{reason(error)}") from error
