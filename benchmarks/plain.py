@@ -131,14 +131,14 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
         one = jnp.float32(1)
         return Sampled(estimate, rewards.sum(axis=1).mean(), alive.sum(axis=1).mean(), one, one)
 
-    def large(theta: Array, keys: Array, mask: Array) -> Sampled:
+    def large(theta: Array, keys: Array, mask: Array, own: Any = None) -> Sampled:
         def one(theta: Array, key: Array) -> Sampled:
             episode = collect(theta, key, page.N)
             return summary(gradient(theta, episode), episode)
 
         return jax.vmap(one)(theta, keys)
 
-    def small(theta: Array, previous: Array, memory: Array, keys: Array, mask: Array) -> Sampled:
+    def small(theta: Array, previous: Array, memory: Array, keys: Array, mask: Array, own: Any = None) -> Sampled:
         def one(theta: Array, previous: Array, memory: Array, key: Array) -> Sampled:
             episode = collect(theta, key, page.B)
             observations, actions, _, alive = episode
@@ -150,8 +150,8 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
         return jax.vmap(one)(theta, previous, memory, keys)
 
     def either(coin: Array, *args: Array) -> Sampled:
-        theta, _, _, keys, mask = args
-        return jax.lax.cond(coin, lambda: large(theta, keys, mask), lambda: small(*args))
+        theta, _, _, *who = args
+        return jax.lax.cond(coin, lambda: large(theta, *who), lambda: small(*args))
 
     return Sampler(large, small, either)
 

@@ -205,15 +205,32 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     Numbers, booleans and lists of whole numbers such as `16x32` are recognised.
     """
     name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
+    try:
+        return name.strip(), parse_assignments(rest, dashes=True)
+    except UsageError:
+        raise UsageError(f"{text!r}: options are written name:option=value,option=value") from None
+
+
+def parse_assignments(text: str, *, dashes: bool = False) -> dict[str, Any]:
+    """Return the table that `name=value,name=value` spells; numbers and booleans are recognised.
+
+    Args:
+        text: what to parse; an empty text is an empty table.
+        dashes: whether dashes in names stand for underscores.
+
+    Raises:
+        UsageError: if a part is not an assignment.
+    """
+    values: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not key:
-            raise UsageError(f"{text!r}: options are written name:option=value,option=value")
+            raise UsageError(f"{text!r}: must be name=value,name=value")
         sizes = value.strip().split("x")
         is_list = len(sizes) > 1 and all(size.isascii() and size.isdigit() for size in sizes)
-        options[key.strip().replace("-", "_")] = tuple(map(int, sizes)) if is_list else parse_literal(value.strip())
-    return name.strip(), options
+        literal = tuple(map(int, sizes)) if is_list else parse_literal(value.strip())
+        values[key.strip().replace("-", "_") if dashes else key.strip()] = literal
+    return values
 
 
 def parse_literal(text: str) -> Any:

@@ -64,7 +64,7 @@ def test_spaces_that_policies_do_not_support_are_refused():
 
 def test_parameters_can_be_replaced_and_unknown_ones_are_refused():
     assert float(jb.make_environment("CartPole-v1", gravity=5.0).params.gravity) == 5.0
-    with pytest.raises(jb.UsageError, match="unknown parameter 'gravitas'"):
+    with pytest.raises(jb.UsageError, match="parameter='gravitas' is unknown; did you mean 'gravity'"):
         jb.make_environment("CartPole-v1", gravitas=5.0)
 
 

@@ -112,6 +112,11 @@ class IterationKeys(NamedTuple):
     schedule: PRNGKeyArray
 
 
+def run_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """Return the key in the `State` of the run that starts from this key; the other half draws θ_0."""
+    return jax.random.split(key)[0]
+
+
 def iteration_keys(state: State, agents: int) -> IterationKeys:
     """Derive the keys of iteration `state.step` from the key of the run."""
     keys = jax.random.split(jax.random.fold_in(state.key, state.step), agents + 3)

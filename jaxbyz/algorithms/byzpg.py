@@ -26,7 +26,7 @@ from jaxbyz.algorithms.base import (
 from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
 from jaxbyz.components import check_limit, make_attack, make_rule
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
@@ -117,7 +117,7 @@ def byzpg(
             """Lines 5 to 9: every worker samples and sends ṽ_t^(k); v_t ← Aggregate(ṽ_t^(1), …, ṽ_t^(K))."""
             known = (state.parameters, state.anchor, previous_estimate(page, state))
             theta, before, v_before = (jnp.tile(x, (places.per_device, 1)) for x in known)
-            who = places.local(keys.agents), places.local(mask)
+            who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
             own = sample.large(theta, *who) if server_samples else sample.either(coin, theta, before, v_before, *who)
             v_tilde = places.gather(own)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
@@ -128,7 +128,7 @@ def byzpg(
             return ServerEstimate(v_tilde, v.rows, v.shares, v.state, attack.remember(view))
 
         def sample_alone(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
-            """Lines 11 and 12: the server samples B trajectories and corrects v_{t−1}."""
+            """Lines 11 and 12: the server samples B trajectories in the nominal environment and corrects v_{t−1}."""
             v_before = previous_estimate(page, state)
             own = sample.small(state.parameters, state.anchor, v_before, keys.agents[:1], jnp.zeros((1,), bool))
             copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)

@@ -30,7 +30,7 @@ from jaxbyz.algorithms.metrics import (
 )
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_rule
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, agent_params
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, exchange, omniscient_view
@@ -99,7 +99,8 @@ def decbyzpg(
 
         # Lines 5 and 6: sample M = N or B trajectories and estimate ṽ_t^(k).
         v_before = previous_estimate(page, state)
-        own = sample.either(coin, theta, state.anchor, v_before, places.local(keys.agents), places.local(mask))
+        who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
+        own = sample.either(coin, theta, state.anchor, v_before, *who)
         v_tilde = places.gather(own)
         # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
         v = exchange(keys.gradients, aggregator, state.rules, v_tilde.estimate, on_gradients, places)

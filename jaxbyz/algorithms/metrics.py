@@ -24,6 +24,7 @@ class Metrics(NamedTuple):
         batch: trajectories per agent that were sampled in this iteration, N or B.
         returns: mean undiscounted return over the honest agents' trajectories.
         worst_agent: the lowest mean return of an honest agent.
+        return_spread: standard deviation of the honest agents' mean returns, each in its own environment.
         length: mean episode length of the honest agents.
         diameter: largest distance between the parameters of two honest agents after agreement.
         coin: 1 if the batch was large.
@@ -46,6 +47,7 @@ class Metrics(NamedTuple):
     batch: Array
     returns: Array
     worst_agent: Array
+    return_spread: Array
     length: Array
     diameter: Array
     coin: Array
@@ -92,11 +94,12 @@ def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Arra
         weight = honest.reshape(-1, *([1] * (values.ndim - 1)))
         return jnp.sum(jnp.where(weight, values, 0.0), axis=0) / jnp.maximum(jnp.sum(honest), 1)
 
-    shares = honest_average(step.shares)
+    shares, returns = honest_average(step.shares), honest_average(sampled.returns)
     return Metrics(
         batch=jnp.where(coin, page.N, page.B).astype(jnp.int32),
-        returns=honest_average(sampled.returns),
+        returns=returns,
         worst_agent=jnp.min(jnp.where(honest, sampled.returns, jnp.inf)),
+        return_spread=jnp.sqrt(honest_average((sampled.returns - returns) ** 2)),
         length=honest_average(sampled.lengths),
         diameter=diameter(step.parameters, mask),
         coin=coin.astype(jnp.int32),

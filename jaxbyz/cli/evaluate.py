@@ -12,28 +12,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common.add_policy_options(parser)
     parser.add_argument("--episodes", type=int, default=100, help="fresh episodes per seed (default 100)")
     parser.add_argument("--greedy", action="store_true", help="take the most likely action instead of drawing one")
+    parser.add_argument(
+        "--own", action="store_true",
+        help="run every agent's policy in its own environment (env_spread, env_agents) instead of the nominal one",
+    )  # fmt: skip
     parser.add_argument("--seed", type=common.seed_number, default=10_000, help="seed of the episodes (default 10000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
-    from jaxbyz.experiments.evaluation import evaluate
+    from jaxbyz.experiments.evaluation import evaluate, evaluate_agents
     from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.files import json_text
 
     common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
-    parameters = common.selected_parameters(arguments, data)
-    played = evaluate(data.config, parameters, arguments.episodes, arguments.seed, arguments.greedy)
-    returns, output = played["returns"], arguments.output or data.config.output
+    parameters, output = common.selected_parameters(arguments, data), arguments.output or data.config.output
+    settings = arguments.episodes, arguments.seed, arguments.greedy
+    if arguments.own:  # [seeds, K, episodes] -> [seeds, K], one mean per agent
+        returns = evaluate_agents(data.config, data.policy[output], *settings)["returns"].mean(axis=2)
+        whose, unit = f"all {data.config.agents} agents, each in its own environment", "agent"
+    else:
+        returns = evaluate(data.config, parameters, *settings)["returns"]
+        whose, unit = f"agent {arguments.agent}", "episode"
     if arguments.json:
         means = returns.mean(axis=1)
         summary = {"mean": float(means.mean()), "std": float(means.std()), "seeds": means.tolist()}
+        if arguments.own:
+            summary["agents"] = returns.tolist()
         described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
         print(json_text({**described, "return": summary}))
         return 0
-    print(f"{data.config.env}, {output} parameters of agent {arguments.agent}, {arguments.episodes} episodes per seed")
+    print(f"{data.config.env}, {output} parameters of {whose}, {arguments.episodes} episodes per seed")
     for seed, row in enumerate(returns, start=data.config.seed):
-        print(f"  seed {seed}: return {row.mean():.1f} ± {row.std():.1f}, worst {row.min():.1f}")
+        print(f"  seed {seed}: return {row.mean():.1f} ± {row.std():.1f}, worst {unit} {row.min():.1f}")
     return 0

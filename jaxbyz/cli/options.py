@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from jaxbyz.experiments.agent_values import ASSIGNING
 from jaxbyz.experiments.config import FIELDS, TYPES, Config, resolve
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.registry import parse_literal
 
+NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}
 METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}
 
 
@@ -33,9 +35,19 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         group.add_argument(
             flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS,
-            metavar="ROUNDS" if name == "kappa" else METAVARS.get(TYPES[name], "NAME"),
-            help=f"{help_text} (preset default: {str(default).replace('None', 'none')})",
+            action=JoinedWithCommas if name in ASSIGNING else "store",
+            metavar=NAMED_METAVARS.get(name) or METAVARS.get(TYPES[name], "NAME"),
+            help=f"{help_text} (preset default: {str(default).replace('None', 'none') or 'none'})",
         )  # fmt: skip
+
+
+class JoinedWithCommas(argparse.Action):
+    """Joins the values of an option that is given several times: `--env-param a=1 --env-param b=2` is a=1,b=2."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        """Add a value."""
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, values if before is None else f"{before},{values}")
 
 
 def _parser_of(kind: Any) -> Callable[[str], Any]:

@@ -1,5 +1,24 @@
-"""Environments: every gymnax environment, and those jaxbyz adds."""
+"""Environments: every gymnax environment, those jaxbyz adds, and agents whose environments differ."""
 
-from jaxbyz.environments.gymnax_adapter import ActionSpace, Environment, Step, adapt, environments, make_environment
+from jaxbyz.environments.gymnax_adapter import (
+    ActionSpace,
+    Environment,
+    OwnParams,
+    Step,
+    adapt,
+    environments,
+    make_environment,
+)
+from jaxbyz.environments.heterogeneity import agent_params, heterogeneous
 
-__all__ = ["ActionSpace", "Environment", "Step", "adapt", "environments", "make_environment"]
+__all__ = [
+    "ActionSpace",
+    "Environment",
+    "OwnParams",
+    "Step",
+    "adapt",
+    "agent_params",
+    "environments",
+    "heterogeneous",
+    "make_environment",
+]

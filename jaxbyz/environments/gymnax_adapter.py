@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,12 +16,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.lazy_imports import deferred_imports
 from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, unknown
 from jaxbyz.registry import Registry
 
 with deferred_imports("seaborn", "matplotlib.pyplot"):
     import gymnax
     from gymnax.environments import spaces
+    from gymnax.environments.classic_control import cartpole
+
+
+OwnParams = dict[str, Any]  # parameters by name: of one agent, or with a leading agent axis
 
 
 class ActionSpace(NamedTuple):
@@ -83,17 +89,21 @@ class Environment(NamedTuple):
         raw: the gymnax environment, for rendering.
         params: its parameters.
         shape: the shape of an observation before it is flattened, for networks that see images; by default `(O,)`.
+        own_params: `key of the run -> {name: [K, …]}`, the parameters in which the agents' environments differ, one row
+            per agent; empty if all agents have the same environment. `reset` and `step` take one agent's row as an
+            additional last argument. See `jaxbyz.environments.heterogeneity`.
     """
 
     name: str
     observation_size: int
     actions: ActionSpace
-    reset: Callable[[PRNGKeyArray], tuple[Array, Any]]
-    step: Callable[[PRNGKeyArray, Any, Array], Step]
+    reset: Callable[..., tuple[Array, Any]]
+    step: Callable[..., Step]
     limit: int | None = None
     raw: Any = None
     params: Any = None
     shape: tuple[int, ...] = ()
+    own_params: Callable[[PRNGKeyArray], OwnParams] = lambda key: {}
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -141,7 +151,8 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
 
     Args:
         name: a registered name, a gymnax environment object, or an `Environment`, which is returned unchanged.
-        **params: values that replace fields of the environment's parameters, for example `gravity=9.0`.
+        **params: values that replace fields of the environment's parameters, for example `gravity=9.0`. Parameters
+            that gymnax derives from others, such as CartPole's `total_mass`, follow.
 
     Raises:
         UsageError: if the name or a parameter is unknown, or the spaces are not supported.
@@ -150,11 +161,36 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
         return name
     raw = environments[name].factory() if isinstance(name, str) else name
     settings = raw.default_params
+    known = [field.name for field in dataclasses.fields(settings)] if params else []
     for field in params:
-        if not hasattr(settings, field):
-            raise UsageError(f"env {raw.name}: unknown parameter {field!r}")
-    settings = settings.replace(**params) if params else settings
-    return adapt(raw, settings)
+        if field not in known:
+            raise UsageError(f"env {raw.name}: {unknown('parameter', field, known)}")
+    return adapt(raw, replace_params(settings, params))
+
+
+# Parameters of gymnax that follow from others: class of the parameters -> name -> (their names, formula).
+DERIVED: dict[type, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
+    cartpole.EnvParams: {
+        "total_mass": (("masscart", "masspole"), operator.add),
+        "polemass_length": (("masspole", "length"), operator.mul),
+    }
+}
+
+
+def replace_params(settings: Any, values: OwnParams) -> Any:
+    """Return parameters with other values, and with those that follow from them computed anew.
+
+    A derived parameter that is itself among the values keeps the given value.
+    """
+    if not values:
+        return settings
+    settings = settings.replace(**values)
+    derived = {
+        name: formula(*(getattr(settings, source) for source in sources))
+        for name, (sources, formula) in DERIVED.get(type(settings), {}).items()
+        if name not in values and not values.keys().isdisjoint(sources)
+    }
+    return settings.replace(**derived) if derived else settings
 
 
 def adapt(raw: Any, params: Any) -> Environment:
@@ -172,15 +208,16 @@ def adapt(raw: Any, params: Any) -> Environment:
     actions = _action_space(raw, params)
     flatten, shape = _flat_observation(raw, params)
 
-    def reset(key: PRNGKeyArray) -> tuple[Array, Any]:
-        observation, state = raw.reset_env(key, params)
+    def reset(key: PRNGKeyArray, own: OwnParams | None = None) -> tuple[Array, Any]:
+        observation, state = raw.reset_env(key, replace_params(params, own or {}))
         return flatten(observation), state
 
-    def step(key: PRNGKeyArray, state: Any, action: Array) -> Step:
+    def step(key: PRNGKeyArray, state: Any, action: Array, own: OwnParams | None = None) -> Step:
+        settings = replace_params(params, own or {})
         if not actions.discrete:
             action = jnp.clip(action.reshape(actions.shape), actions.low, actions.high)
-        observation, state, reward, terminated, _ = raw.step_env(key, state, action, params)
-        truncated = raw.is_truncated(state, params)
+        observation, state, reward, terminated, _ = raw.step_env(key, state, action, settings)
+        truncated = raw.is_truncated(state, settings)
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)
 
     limit = getattr(params, "max_steps_in_episode", None)

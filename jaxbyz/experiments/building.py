@@ -11,10 +11,12 @@ import optax
 
 from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
-from jaxbyz.environments import make_environment
+from jaxbyz.environments import Environment, heterogeneous, make_environment
+from jaxbyz.experiments.agent_values import values_per_agent
 from jaxbyz.experiments.config import POLICY_OPTIONS, Config, page_of, rule_spec
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.schedules import schedules
+from jaxbyz.registry import parse_assignments
 from jaxbyz.rules import check_rule
 
 
@@ -26,6 +28,13 @@ def agreement_of(config: Config) -> Agreement | None:
     return None if agreement is None else agreement._replace(tolerance=config.tolerance)
 
 
+def environment_of(config: Config) -> Environment:
+    """Return the environment that the options describe, with the parameters in which agents differ."""
+    nominal = make_environment(config.env, **parse_assignments(config.env_param))
+    spread, values = parse_assignments(config.env_spread), values_per_agent(config.env_agents)
+    return heterogeneous(nominal, config.agents, spread=spread, values=values)
+
+
 def build(config: Config, iterations: int | None = None) -> Algorithm:
     """Return the algorithm of a configuration, with its environment, policy, rules and attack.
 
@@ -34,7 +43,7 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
         iterations: the length of the run, over which the step size decays if `eta_end` is given.
     """
     K, f = config.agents, config.byzantine
-    environment = make_environment(config.env)
+    environment = environment_of(config)
     policy = make_policy(config.policy, environment, {name: getattr(config, name) for name in POLICY_OPTIONS})
     if config.start == "shared":
         policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))

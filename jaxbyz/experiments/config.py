@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -21,11 +22,12 @@ from jaxbyz.components import check_limit, make_rule
 from jaxbyz.environments import environments
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments import needs as need
+from jaxbyz.experiments.agent_values import as_text, values_per_agent
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
 from jaxbyz.protocol.schedules import schedules
-from jaxbyz.registry import Registry, convert, parse_spec
+from jaxbyz.registry import Registry, convert, parse_assignments, parse_spec
 from jaxbyz.rules import aggregators, pre_aggregators
 from jaxbyz.sampling.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator
 from jaxbyz.sampling.page import PREVIOUS, Page
@@ -56,6 +58,30 @@ def _is_rounds(text: str) -> bool:
     return text == "theorem" or (digits and 1 <= int(text) <= MAX_ROUNDS)
 
 
+def _are_spreads(text: str) -> bool:
+    """Return whether a text assigns finite numbers of at least 0."""
+    try:
+        return all(type(s) in (int, float) and 0 <= s < math.inf for s in parse_assignments(text).values())
+    except UsageError:
+        return False
+
+
+def _are_assignments(text: str) -> bool:
+    """Return whether a text assigns values to names."""
+    try:
+        return bool(parse_assignments(text)) or not text
+    except UsageError:
+        return False
+
+
+def _are_values_per_agent(text: str) -> bool:
+    """Return whether a text is empty or a JSON object of lists."""
+    try:
+        return isinstance(values_per_agent(text), dict)
+    except UsageError:
+        return False
+
+
 COUNT = Allowed(lambda n: n >= 1, "at least 1")
 NOT_NEGATIVE = Allowed(lambda n: n >= 0, "at least 0")
 SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEED}")
@@ -63,6 +89,9 @@ UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
 POSITIVE = Allowed(lambda x: 0 < x <= FLOAT32_MAX, "a positive float32 number")
 FINITE = Allowed(lambda x: abs(x) <= FLOAT32_MAX, "a finite float32 number")
 WIDTHS = Allowed(lambda widths: len(widths) > 0 and min(widths) >= 1, "one or more layer sizes of at least 1")
+ASSIGNMENTS = Allowed(_are_assignments, "name=value,name=value")
+SPREADS = Allowed(_are_spreads, "name=spread,name=spread with spreads of at least 0")
+VALUES_PER_AGENT = Allowed(_are_values_per_agent, "a JSON file or text with one list of numbers per parameter")
 ROUNDS = Allowed(_is_rounds, f"a number of rounds from 1 to {MAX_ROUNDS}, or 'theorem'")
 
 
@@ -95,6 +124,15 @@ class Config:
 
     algorithm: str = option("decbyzpg", "algorithm; `jaxbyz list` names all", registry=algorithms)
     env: str = option("CartPole-v1", "environment; `jaxbyz list` names all", registry=environments)
+    env_param: str = option(
+        "", "parameters of the environment of all agents, gravity=9.8,length=0.4", allowed=ASSIGNMENTS
+    )
+    env_spread: str = option(
+        "", "relative spread between agents, gravity=0.2: each draws its own within ±20 %", allowed=SPREADS
+    )
+    env_agents: str = option(
+        "", 'values per agent: a JSON file, or JSON text like {"gravity": [9.1, 9.8]}', allowed=VALUES_PER_AGENT
+    )
     agents: int = option(13, "number of agents K", allowed=COUNT)
     byzantine: int = option(0, "number of Byzantine agents f, which the rules defend against", allowed=NOT_NEGATIVE)
     attack: str = option(
@@ -228,7 +266,7 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         if name not in FIELDS:
             near = difflib.get_close_matches(name, FIELDS, n=1)
             raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""))
-    options = {name: convert(name, TYPES[name], value) for name, value in options.items()}
+    options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
     preset = convert("preset", str | None, preset)
     if preset is None:
         preset = DEFAULT_PRESET.get(options.get("env", Config.env), "default")

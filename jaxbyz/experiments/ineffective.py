@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxbyz.experiments.agent_values import as_text
 from jaxbyz.experiments.config import FIELDS, TYPES, Config, rule_spec
 from jaxbyz.registry import Registry, convert, parse_spec
 
@@ -23,7 +24,11 @@ def without_effect(config: Config, given: dict[str, Any]) -> list[str]:
         config: the checked configuration that the options led to.
         given: the options that the user named, with their values.
     """
-    return [line for name, value in given.items() for line in _lines(config, name, convert(name, TYPES[name], value))]
+    return [
+        line
+        for name, value in given.items()
+        for line in _lines(config, name, convert(name, TYPES[name], as_text(name, value)))
+    ]
 
 
 def _lines(config: Config, name: str, value: Any) -> list[str]:

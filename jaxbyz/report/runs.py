@@ -18,6 +18,7 @@ from jaxbyz.report.statistics import final_returns
 METRIC_LABELS = {
     "returns": "honest return",
     "worst_agent": "return of the worst honest agent",
+    "return_spread": "standard deviation of returns over honest agents",
     "length": "episode length (steps)",
     "diameter": "largest distance between honest agents",
     "ess": "effective sample size / batch size",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import cond_on_coin, fold_mapped_axis, map_groups
 from jaxbyz.attacks.base import Interference
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, OwnParams
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.estimators import Estimator, Weights, estimate, importance_weights
@@ -95,10 +95,11 @@ class Sampler(NamedTuple):
     """How A agents sample and estimate in one iteration. Seeds may be mapped over with `vmap`.
 
     Attributes:
-        large: `(θ_t [A, D], keys [A], mask [A]) -> Sampled`, for c_t = 1.
-        small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask) -> Sampled`, for c_t = 0.
-        either: `(c_t, θ_t, θ_{t−1}, v_{t−1}, keys, mask) -> Sampled`. If all seeds share one coin, only the branch that
-            it shows is run.
+        large: `(θ_t [A, D], keys [A], mask [A], own) -> Sampled`, for c_t = 1. `own` holds the parameters `[A, …]` in
+            which the agents' environments differ, as in `collect`; it may be left out.
+        small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask, own) -> Sampled`, for c_t = 0.
+        either: `(c_t, θ_t, θ_{t−1}, v_{t−1}, keys, mask, own) -> Sampled`. If all seeds share one coin, only the branch
+            that it shows is run.
     """
 
     large: Callable[..., Sampled]
@@ -124,8 +125,8 @@ def sampler(
     """
     estimator = page.estimator
 
-    def sample(theta: Array, keys: PRNGKeyArray, mask: Array, batch: int) -> Episodes:
-        episodes = collect(environment, policy, theta, keys, batch, estimator.horizon, interference, mask)
+    def sample(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None, batch: int) -> Episodes:
+        episodes = collect(environment, policy, theta, keys, batch, estimator.horizon, interference, mask, own)
         return _with_false_rewards(episodes, interference, keys, mask)
 
     def summary(episodes: Episodes, estimates: Array, weights: Weights | None = None) -> Sampled:
@@ -135,27 +136,29 @@ def sampler(
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.N)
-    def large(theta: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
-        episodes = sample(theta, keys, mask, page.N)
+    def large(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None) -> Sampled:
+        episodes = sample(theta, keys, mask, own, page.N)
         return summary(episodes, estimate(estimator, policy, theta, episodes))
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.B)
-    def small(theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
-        episodes = sample(theta, keys, mask, page.B)
+    def small(
+        theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None
+    ) -> Sampled:
+        episodes = sample(theta, keys, mask, own, page.B)
         omega = importance_weights(estimator, policy, previous, episodes)
         now = estimate(estimator, policy, theta, episodes)
         before = estimate(estimator, policy, previous, episodes, omega.values)
         return summary(episodes, now + (v_before - before), omega)
 
-    def either(coin: Array, theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array) -> Sampled:
+    def either(coin: Array, theta: Array, previous: Array, v_before: Array, *who: Any) -> Sampled:
         if always_large:
-            return large(theta, keys, mask)
+            return large(theta, *who)
         return cond_on_coin(
             coin,
-            lambda theta, previous, v_before, keys, mask: large(theta, keys, mask),
+            lambda theta, previous, v_before, *who: large(theta, *who),
             small,
-            *(theta, previous, v_before, keys, mask),
+            *(theta, previous, v_before, *who),
         )
 
     return Sampler(large, small, either)

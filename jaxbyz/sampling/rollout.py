@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.episode_loop import Simulation, run_episodes
 from jaxbyz.attacks.base import Interference
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, OwnParams
 from jaxbyz.policies import Policy
 
 CHUNK = 16  # steps between two checks whether any episode is still running
@@ -74,11 +74,19 @@ class _Plan(NamedTuple):
 
 
 class _Agent(NamedTuple):
-    """One agent: its policy's parameters, whether it is Byzantine, and `[3, n]` keys, one per stream and chunk."""
+    """One agent.
+
+    Attributes:
+        tree: its policy's parameters.
+        byzantine: whether it is Byzantine.
+        keys: `[3, n]`, one key per stream and chunk.
+        environment: an empty tuple, or the parameters of its own environment as the only entry.
+    """
 
     tree: Any
     byzantine: Bool[Array, ""]
     keys: PRNGKeyArray
+    environment: tuple[OwnParams, ...]
 
 
 class _Lanes(NamedTuple):
@@ -117,6 +125,7 @@ def collect(
     horizon: int,
     interference: Interference | None = None,
     mask: Bool[Array, " A"] | None = None,
+    own: OwnParams | None = None,
 ) -> Episodes:
     """Sample `episodes` episodes for each of A agents.
 
@@ -129,6 +138,7 @@ def collect(
         horizon: the largest number of steps of an episode.
         interference: what Byzantine agents do in the environment. The log-probabilities are still those of the policy.
         mask: `[A]`, True for Byzantine agents; None if there are none.
+        own: `{name: [A, …]}`, parameters in which the agents' environments differ; empty or None if they are alike.
     """
     act = interference.act if interference is not None and mask is not None else None
     plan = _Plan(environment, policy, episodes, horizon, act)
@@ -136,10 +146,13 @@ def collect(
 
     # One split for everything: each call of the random number generator adds half a second of compilation.
     streams = jax.vmap(lambda key: jax.random.split(key, M + 3 * n))(keys)
-    observation, state = jax.vmap(jax.vmap(environment.reset, out_axes=-1))(streams[:, :M])
+    own_environment = (own,) if own else ()
+    over_episodes = jax.vmap(environment.reset, in_axes=(0, *(None for _ in own_environment)), out_axes=-1)
+    observation, state = jax.vmap(over_episodes)(streams[:, :M], *own_environment)
     lanes = _Lanes(state, observation, jnp.ones((A, M), bool), jnp.zeros((A, M), bool))
     byzantine = jnp.zeros(A, bool) if mask is None else mask
-    agents = _Agent(jax.vmap(policy.unravel)(parameters), byzantine, streams[:, M:].reshape(A, 3, n))
+    trees, step_keys = jax.vmap(policy.unravel)(parameters), streams[:, M:].reshape(A, 3, n)
+    agents = _Agent(trees, byzantine, step_keys, own_environment)
 
     simulation = Simulation(partial(_draw, plan), partial(_step, plan), plan.chunk_size, n)
     end = run_episodes(simulation, agents, lanes)
@@ -164,7 +177,8 @@ def _step(plan: _Plan, agent: _Agent, lanes: _Lanes, drawn: _Drawn, t: Int[Array
     if plan.act is not None:
         other = _over_lanes(plan.act)(drawn.uniform, action)
         action = jnp.where(agent.byzantine, other, action)
-    after = _over_lanes(plan.environment.step)(drawn.step_keys, lanes.state, action)
+    step = _over_lanes(lambda *lane: plan.environment.step(*lane, *agent.environment))
+    after = step(drawn.step_keys, lanes.state, action)
     alive = lanes.alive & (t < plan.horizon)
 
     def if_alive(new: Any, old: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.environments import ActionSpace, Environment, Step
+from jaxbyz.environments import ActionSpace, Environment, OwnParams, Step
 from jaxbyz.policies import Policy
 
 STATES, ACTIONS, HORIZON, GAMMA = 3, 2, 5, 0.9
@@ -20,25 +21,34 @@ REWARD = _rng.uniform(-1, 2, size=(STATES, ACTIONS))
 START = np.array([0.5, 0.3, 0.2])
 
 
+@dataclass(frozen=True)
+class Tables:
+    """The parameters of the MDP: P(s' | s, a), `[S, A, S + 1]`, and r(s, a), `[S, A]`."""
+
+    transition: Any
+    reward: Any
+
+
 def environment(limit: int | None = None) -> Environment:
     """Return the MDP as an environment with states (s, t) and an optional time limit."""
-    transition, reward = jnp.asarray(TRANSITION, jnp.float32), jnp.asarray(REWARD, jnp.float32)
+    nominal = Tables(jnp.asarray(TRANSITION, jnp.float32), jnp.asarray(REWARD, jnp.float32))
 
     def observe(s: Array) -> Array:
         return jax.nn.one_hot(s, STATES)
 
-    def reset(key: PRNGKeyArray) -> tuple[Array, tuple[Array, Array]]:
+    def reset(key: PRNGKeyArray, own: OwnParams | None = None) -> tuple[Array, tuple[Array, Array]]:
         s = jax.random.choice(key, STATES, p=jnp.asarray(START, jnp.float32))
         return observe(s), (s, jnp.int32(0))
 
-    def step(key: PRNGKeyArray, state: tuple[Array, Array], action: Array) -> Step:
+    def step(key: PRNGKeyArray, state: tuple[Array, Array], action: Array, own: OwnParams | None = None) -> Step:
         s, t = state
-        following = jax.random.choice(key, STATES + 1, p=transition[s, action])
+        tables = replace(nominal, **(own or {}))
+        following = jax.random.choice(key, STATES + 1, p=tables.transition[s, action])
         over = jnp.bool_(False) if limit is None else t + 1 >= limit
         s_next = jnp.minimum(following, STATES - 1)
-        return Step(observe(s_next), (s_next, t + 1), reward[s, action], following == STATES, over)
+        return Step(observe(s_next), (s_next, t + 1), tables.reward[s, action], following == STATES, over)
 
-    return Environment("tabular", STATES, ActionSpace(True, ACTIONS), reset, step, limit)
+    return Environment("tabular", STATES, ActionSpace(True, ACTIONS), reset, step, limit, params=nominal)
 
 
 def policy() -> Policy:
@@ -64,9 +74,11 @@ def policy() -> Policy:
     )
 
 
-def value(theta: Float[Array, " D"], gamma: float = GAMMA, horizon: int = HORIZON) -> Float[Array, ""]:
-    """Return J(θ) in JAX, to be differentiated."""
-    return _expected_return(jax.nn.softmax(theta.reshape(ACTIONS, STATES), axis=0).T, gamma, horizon)
+def value(
+    theta: Float[Array, " D"], gamma: float = GAMMA, horizon: int = HORIZON, own: OwnParams | None = None
+) -> Float[Array, ""]:
+    """Return J(θ) in JAX, to be differentiated; `own` replaces tables of the MDP, as in `Environment.step`."""
+    return _expected_return(jax.nn.softmax(theta.reshape(ACTIONS, STATES), axis=0).T, gamma, horizon, own)
 
 
 def exact_return(theta: np.ndarray, gamma: float = GAMMA, horizon: int = HORIZON) -> float:
@@ -87,14 +99,15 @@ def exact_gradient(theta: np.ndarray, gamma: float = GAMMA, horizon: int = HORIZ
     return gradient
 
 
-def _expected_return(pi: Any, gamma: float, horizon: int) -> Any:
+def _expected_return(pi: Any, gamma: float, horizon: int, own: OwnParams | None = None) -> Any:
     """Return Σ_h γ^h E[r_h] for action probabilities π `[STATES, ACTIONS]`, propagating the state distribution.
 
     Works on NumPy and on JAX arrays.
     """
+    tables = replace(Tables(TRANSITION, REWARD), **(own or {}))
     distribution, total = START, 0.0
     for h in range(horizon):
         joint = distribution[:, None] * pi
-        total += gamma**h * (joint * REWARD).sum()
-        distribution = (joint.reshape(-1) @ TRANSITION.reshape(-1, STATES + 1))[:STATES]
+        total += gamma**h * (joint * tables.reward).sum()
+        distribution = (joint.reshape(-1) @ tables.transition.reshape(-1, STATES + 1))[:STATES]
     return total
