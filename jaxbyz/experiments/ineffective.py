@@ -24,11 +24,8 @@ def without_effect(config: Config, given: dict[str, Any]) -> list[str]:
         config: the checked configuration that the options led to.
         given: the options that the user named, with their values.
     """
-    return [
-        line
-        for name, value in given.items()
-        for line in _lines(config, name, convert(name, TYPES[name], as_text(name, value)))
-    ]
+    texts = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in given.items()}
+    return [line for name, value in texts.items() for line in _lines(config, name, value)]
 
 
 def _lines(config: Config, name: str, value: Any) -> list[str]:
