@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 # From high to low. A part may import the parts of lower rows; parts of the same row do not import each other.
 LAYERS = """
     cli
-    reproduction
+    benchmark reproduction
     report
     experiments
     training

@@ -17,6 +17,7 @@ COMMANDS = {
     "sweep": ("jaxbyz.cli.sweep", "train every combination of options that a TOML file lists"),
     "plot": ("jaxbyz.cli.plot", "draw run folders: curves, heatmap, diameter, trust, agreement"),
     "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, next to its own curves"),
+    "benchmark": ("jaxbyz.cli.benchmark", "run a suite of tasks and attacks, score entries, publish a leaderboard"),
     "evaluate": ("jaxbyz.cli.evaluate", "run a trained policy for fresh episodes"),
     "render": ("jaxbyz.cli.render", "draw an episode of a trained policy as a GIF and a strip of frames"),
     "certify": ("jaxbyz.cli.certify", "search for inputs that violate the paper's Definitions 2 and 4"),
@@ -51,8 +52,8 @@ def build_parser(only: str | None = None) -> Parser:
     return parser
 
 
-def import_components(arguments: Sequence[str]) -> list[str]:
-    """Import what every `--import FILE` names, and return the other arguments."""
+def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Import what every `--import FILE` names, and return these names and the other arguments."""
     from jaxbyz.errors import UsageError
 
     parser = Parser(add_help=False, allow_abbrev=False)
@@ -67,7 +68,7 @@ def import_components(arguments: Sequence[str]) -> list[str]:
                 importlib.import_module(source)
         except (OSError, ImportError) as error:
             raise UsageError(f"--import {source}: {error}") from error
-    return others
+    return parsed.sources, others
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,12 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if "--distributed" in arguments:
             join_processes()  # before any import that starts JAX, such as gymnax
-        arguments = import_components(arguments)
+        sources, arguments = import_components(arguments)
     except UsageError as error:
         print(f"jaxbyz: error: {error}", file=sys.stderr)
         return 2
     command = next((word for word in arguments if word in COMMANDS), None)
     parsed = build_parser(command or "").parse_args(arguments)
+    parsed.sources = sources
     if parsed.command is None:
         build_parser("").print_help()
         return 2

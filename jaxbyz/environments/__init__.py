@@ -10,6 +10,7 @@ from jaxbyz.environments.gymnax_adapter import (
     make_environment,
 )
 from jaxbyz.environments.heterogeneity import agent_params, heterogeneous
+from jaxbyz.environments.tabular import tabular_mdp
 
 __all__ = [
     "ActionSpace",
@@ -21,4 +22,5 @@ __all__ = [
     "environments",
     "heterogeneous",
     "make_environment",
+    "tabular_mdp",
 ]

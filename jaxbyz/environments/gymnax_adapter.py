@@ -160,6 +160,10 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     if isinstance(name, Environment):
         return name
     raw = environments[name].factory() if isinstance(name, str) else name
+    if isinstance(raw, Environment):
+        if params:
+            raise UsageError(f"env {raw.name}: unknown parameter {next(iter(params))!r}")
+        return raw
     settings = raw.default_params
     known = [field.name for field in dataclasses.fields(settings)] if params else []
     for field in params:

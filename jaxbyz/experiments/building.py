@@ -35,12 +35,21 @@ def environment_of(config: Config) -> Environment:
     return heterogeneous(nominal, config.agents, spread=spread, values=values)
 
 
-def build(config: Config, iterations: int | None = None) -> Algorithm:
+def optimizer_of(config: Config, iterations: int | None = None) -> optax.GradientTransformation:
+    """Return the optimizer, whose step size decays over this many iterations if `eta_end` is given."""
+    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
+    return getattr(optax, config.optimizer)(eta)
+
+
+def build(
+    config: Config, iterations: int | None = None, optimizer: optax.GradientTransformation | None = None
+) -> Algorithm:
     """Return the algorithm of a configuration, with its environment, policy, rules and attack.
 
     Args:
         config: a checked configuration.
         iterations: the length of the run, over which the step size decays if `eta_end` is given.
+        optimizer: replaces the configured one.
     """
     K, f = config.agents, config.byzantine
     environment = environment_of(config)
@@ -51,13 +60,12 @@ def build(config: Config, iterations: int | None = None) -> Algorithm:
     check_rule(aggregator, K, policy.size)
     if agreement is not None:
         check_rule(agreement.rule, K, policy.size)
-    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
     parts: dict[str, Any] = {
         "agents": K,
         "byzantine": f,
         "aggregator": aggregator,
         "agreement": agreement,
-        "optimizer": getattr(optax, config.optimizer)(eta),
+        "optimizer": optimizer or optimizer_of(config, iterations),
         "attack": make_attack(config.attack, K, f),
         "schedule": schedules[config.schedule].build(K, f),
         "page": page_of(config),

@@ -34,17 +34,33 @@ def smoothed(
     Returns:
         The grid of trajectories per agent `[G]`, and the averages `[seeds, G]`.
     """
-    trajectories, values = metrics["trajectories"].astype(float), metrics[metric].astype(float)
+    trajectories = metrics["trajectories"].astype(float)
     grid = np.arange(width, trajectories[:, -1].min() + 1e-9, width)
     if grid.size == 0:
         grid = trajectories[:1, -1]
+    return grid, window_averages(metrics, np.maximum(grid - width, 0), grid, metric)
+
+
+def window_averages(
+    metrics: dict[str, np.ndarray], start: np.ndarray, end: np.ndarray, metric: str = "returns"
+) -> np.ndarray:
+    """Average a metric over windows of trajectories per agent, weighted by the trajectories of each iteration.
+
+    Args:
+        metrics: as in `RunData`.
+        start: `[G]`, the trajectories at which each window begins.
+        end: `[G]`, the trajectories at which it ends.
+        metric: the name of the metric.
+
+    Returns:
+        The averages `[seeds, G]`.
+    """
     rows = []
-    for x, y in zip(trajectories, values, strict=True):
+    for x, y in zip(metrics["trajectories"].astype(float), metrics[metric].astype(float), strict=True):
         edges = np.concatenate([[0.0], x])
         integral = np.concatenate([[0.0], np.cumsum(y * np.diff(edges))])
-        window = np.interp(grid, edges, integral) - np.interp(np.maximum(grid - width, 0), edges, integral)
-        rows.append(window / np.minimum(width, grid))
-    return grid, np.stack(rows)
+        rows.append((np.interp(end, edges, integral) - np.interp(start, edges, integral)) / (end - start))
+    return np.stack(rows)
 
 
 def first_reached(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
@@ -108,6 +124,50 @@ def stratified_iqm(
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.stack(resampled_means), [tail, 100 - tail], axis=0)
     return Estimate(interquartile_mean(np.concatenate(strata)), low, high)
+
+
+def bootstrap_iqms(scores: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
+    """Return the interquartile means `[resamples]` of samples that are drawn with replacement from scores `[n]`."""
+    n = len(scores)
+    return interquartile_mean(scores[generator.integers(n, size=(n, resamples))])
+
+
+def percentile_interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Return the ends of the percentile interval of bootstrap values `[resamples]`."""
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def performance_profile(scores: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return for each level `[G]` the share of the scores `[n]` that are at least as high."""
+    return np.mean(scores[:, None] >= levels, axis=0)
+
+
+def probability_of_improvement(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], resamples: int = 200, confidence: float = 0.95, seed: int = 0
+) -> Estimate:
+    """Return the probability that a run of one method beats a run of another, as the mean over problems.
+
+    On each problem this is the Mann–Whitney statistic: the share of pairs of runs in which the first is better, where
+    a tie counts one half. The bootstrap resamples the runs of both methods within every problem.
+
+    Args:
+        pairs: for every problem the scores `[n]` of the first method and `[m]` of the second.
+        resamples: the number of bootstrap samples.
+        confidence: the coverage of the interval.
+        seed: the seed of the random generator.
+    """
+    generator = np.random.default_rng(seed)
+    values, resampled = [], []
+    for x, y in pairs:
+        wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
+        rows = generator.integers(len(x), size=(resamples, len(x), 1))
+        columns = generator.integers(len(y), size=(resamples, 1, len(y)))
+        values.append(wins.mean())
+        resampled.append(wins[rows, columns].mean(axis=(1, 2)))
+    low, high = percentile_interval(np.mean(resampled, axis=0), confidence)
+    return Estimate(np.asarray(np.mean(values)), np.asarray(low), np.asarray(high))
 
 
 # statistic over seeds -> function of [seeds, G], and its description

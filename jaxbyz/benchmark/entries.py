@@ -1,0 +1,173 @@
+"""Entries of the benchmark: configurations that compete, and the cells in which they are run.
+
+An entry file names each entry with its options, and options that differ between tasks:
+
+[decbyzpg-krum]
+summary = "DecByzPG with Krum"
+algorithm = "decbyzpg"
+aggregator = "krum"
+[decbyzpg-krum.tasks.cartpole]
+eta = 5e-3
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, read_toml
+from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.experiments.config import Config, resolve, traits_of
+
+ALONE, MEAN = "alone", "mean"  # the references with scores 0 and 1
+ONE_AGENT = "one-agent"  # stands for the federation in the cell of `alone`
+NO_ATTACK = "none"
+
+
+class Entry(NamedTuple):
+    """A configuration that competes.
+
+    Attributes:
+        name: its name on the leaderboard.
+        summary: one line.
+        options: its options on every task.
+        by_task: further options, by the name of a task.
+    """
+
+    name: str
+    summary: str
+    options: dict[str, Any]
+    by_task: dict[str, dict[str, Any]]
+
+    def options_on(self, task: str) -> dict[str, Any]:
+        """Return all options of the entry on a task."""
+        return {**self.options, **self.by_task.get(task, {})}
+
+
+class Cell(NamedTuple):
+    """One training of the benchmark: all seeds of an entry on a task, in a federation, under an attack."""
+
+    task: str
+    federation: str
+    entry: str
+    attack: str
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without suffix."""
+        return ".".join((*self[:3], re.sub(r"[^\w+=,:-]", "_", self.attack, flags=re.ASCII)))
+
+
+def load_entries(path: str | Path | None = None) -> dict[str, Entry]:
+    """Read an entry file; by default that of the package.
+
+    Raises:
+        UsageError: if the file cannot be read, or an entry sets an option that does not exist or that suites set.
+    """
+    if path is not None:
+        return parse_entries(read_toml(Path(path)), str(path))
+    text = (resources.files("jaxbyz.benchmark") / "entries.toml").read_text("utf-8")
+    return parse_entries(tomllib.loads(text), "entries.toml")
+
+
+def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
+    """Return the entries that a table describes; `path` is named in errors."""
+    entries = {}
+    for name, described in values.items():
+        check_name(path, "entry", name)
+        if name in (ALONE, MEAN):
+            raise UsageError(f"{path}: {name!r} is a reference of every suite; choose another name")
+        if not isinstance(described, dict):
+            raise UsageError(f"{path}: {name} is not a table")
+        fields = Fields(described, path, f"{name}.")
+        by_task = (
+            {task: dict(inner.values) for task, inner in fields.tables("tasks").items()} if "tasks" in described else {}
+        )
+        options = {key: value for key, value in described.items() if key not in ("summary", "tasks")}
+        check_options(path, name, options, RUN_OPTIONS)
+        for task, inner_options in by_task.items():
+            check_options(path, f"{name}.tasks.{task}", inner_options, RUN_OPTIONS)
+        entries[name] = Entry(name, fields.take("summary", str), options, by_task)
+    if not entries:
+        raise UsageError(f"{path}: names no entry")
+    return entries
+
+
+def select(kind: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the named ones of what is known, or all; refuse unknown names."""
+    for name in names or ():
+        check_choice(kind, name, known)
+    return [name for name in known if not names or name in names]
+
+
+def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
+    """Return all cells of a suite for these entries, the references of a setting first.
+
+    Entries with a server do not take part in decentralised federations.
+    """
+    cells: dict[Cell, None] = {}
+    for task, federation in suite.settings:
+        cells[Cell(task, ONE_AGENT, ALONE, NO_ATTACK)] = None
+        cells[Cell(task, federation, MEAN, NO_ATTACK)] = None
+        for entry in entries.values():
+            if takes_part(suite, entry, task, federation):
+                cells.update({Cell(task, federation, entry.name, attack): None for attack in attacks_of(suite)})
+    return list(cells)
+
+
+def attacks_of(suite: Suite) -> Iterator[str]:
+    """Yield `none` and the attacks of a suite."""
+    yield NO_ATTACK
+    yield from suite.attacks
+
+
+def takes_part(suite: Suite, entry: Entry, task: str, federation: str) -> bool:
+    """Return whether an entry competes in a setting."""
+    if not suite.federations[federation].decentralised:
+        return True
+    config = cell_config(suite, Cell(task, federation, entry.name, NO_ATTACK), entry.options_on(task))
+    return not traits_of(config).central
+
+
+def options_of(suite: Suite, entries: Mapping[str, Entry], cell: Cell) -> dict[str, Any]:
+    """Return the options of the entry or the reference of a cell."""
+    task = suite.tasks[cell.task]
+    if cell.entry == ALONE:
+        return {"algorithm": "page-pg", **task.alone}
+    if cell.entry == MEAN:
+        return {"algorithm": "dec-page-pg", **task.mean}
+    return entries[cell.entry].options_on(cell.task)
+
+
+def cell_config(suite: Suite, cell: Cell, options: Mapping[str, Any], **changes: Any) -> Config:
+    """Return the configuration of a cell.
+
+    Args:
+        suite: sets the task, the federation, the seeds and the attack.
+        cell: which training.
+        options: of the entry or the reference; the suite's fixed options cannot be among them.
+        **changes: options that replace others, for tuning.
+
+    Raises:
+        UsageError: if the options are not allowed.
+    """
+    task = suite.tasks[cell.task]
+    for name in options:
+        if name in task.fixed or name in RUN_OPTIONS:
+            raise UsageError(f"entry {cell.entry}: {name} is fixed by the suite on task {cell.task}")
+    size: dict[str, Any] = {"agents": 1, "byzantine": 0}
+    federation: dict[str, Any] = {}
+    if cell.entry != ALONE:
+        described = suite.federations[cell.federation]
+        size = {"agents": described.agents, "byzantine": 0 if cell.entry == MEAN else described.byzantine}
+        federation = described.options
+    seeds = {"seeds": suite.seeds, "seed": suite.first_seed, "coin": "own"}
+    merged = {**task.defaults, **task.fixed, **options, **federation, **size, **seeds, **changes}
+    try:
+        return resolve("default", **merged, attack=cell.attack, unsafe=True)
+    except UsageError as error:
+        raise UsageError(f"{cell.name}: {error}") from error

@@ -1,0 +1,239 @@
+"""Result files of the benchmark: one small JSON file per cell, read back with every part checked, and merged.
+
+A file names its suite with the hash, the cell, the configuration, the versions and the machine, the seeds, and a hash
+of all of this. It holds the learning curve of every seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxbyz.benchmark.entries import Cell
+from jaxbyz.benchmark.suite import Suite, content_hash
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import Config, to_dict
+from jaxbyz.experiments.files import json_text, read_json, write_json
+from jaxbyz.experiments.run import Experiment
+from jaxbyz.experiments.run_folder import describe_environment, make_folder
+from jaxbyz.report.statistics import window_averages
+
+RESULT_FORMAT = 1
+POINTS = 40  # of a learning curve
+FINAL_PART = 0.1  # the last tenth of the budget defines the final return
+CERTIFICATE = "certificate"  # first part of the names of files with certificates
+KEYS = {
+    "format": int, "suite": dict, "cell": dict, "options": dict, "config": dict, "environment": dict, "seeds": list,
+    "seconds": float, "finite": list, "average": list, "final": list, "trajectories": list, "return": list,
+    "bytes_sent": float, "hash": str,
+}  # fmt: skip
+
+
+class Result(NamedTuple):
+    """The result of a cell.
+
+    Attributes:
+        cell: which training.
+        options: of the entry.
+        config: the whole configuration, as JSON values.
+        environment: versions and machine.
+        seconds: wall time of the training, compilation included.
+        finite: `[seeds]`, whether a seed stayed finite.
+        average: `[seeds]`, mean honest return over the whole budget; NaN if not finite.
+        final: `[seeds]`, mean honest return over the last tenth of the budget; NaN if not finite.
+        trajectories: `[G]`, trajectories per agent.
+        returns: `[seeds, G]`, mean honest return since the previous point.
+        bytes_sent: by all agents, per seed.
+        hash: of the contents of the file.
+    """
+
+    cell: Cell
+    options: dict[str, Any]
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    seconds: float
+    finite: np.ndarray
+    average: np.ndarray
+    final: np.ndarray
+    trajectories: np.ndarray
+    returns: np.ndarray
+    bytes_sent: float
+    hash: str
+
+
+def result_path(folder: Path, cell: Cell) -> Path:
+    """Return the path of the file of a cell."""
+    return folder / f"{cell.name}.json"
+
+
+def measurements(config: Config, experiment: Experiment) -> dict[str, Any]:
+    """Return what a file keeps of the numbers of a training.
+
+    Coins differ between seeds, so seeds sample different numbers of trajectories. Only the budget counts.
+    """
+    metrics, budget = experiment.metrics, config.trajectories
+    finite = np.all(metrics["finite"].astype(bool), axis=1) & (metrics["trajectories"][:, -1] >= budget)
+    edges = np.unique(np.linspace(0, budget, POINTS + 1).round())
+    curves = window_averages(metrics, edges[:-1], edges[1:])
+    ends = window_averages(metrics, np.array([0.0, (1 - FINAL_PART) * budget]), np.full(2, float(budget)))
+    average, final = np.where(finite, ends.T, np.nan)
+
+    def rounded(values: np.ndarray) -> list[float]:
+        return [float(f"{value:.6g}") for value in values]
+
+    return {
+        "seeds": list(range(config.seed, config.seed + config.seeds)),
+        "finite": finite.tolist(),
+        "average": rounded(average),
+        "final": rounded(final),
+        "trajectories": [int(x) for x in edges[1:]],
+        "return": [rounded(row) for row in curves],
+        "bytes_sent": float(np.sum(metrics["bytes_sent"]) / config.seeds),
+    }
+
+
+def write_result(
+    folder: Path,
+    suite: Suite,
+    cell: Cell,
+    options: Mapping[str, Any],
+    config: Config,
+    experiment: Experiment,
+    seconds: float,
+) -> None:
+    """Write the file of a cell."""
+    content = {
+        "format": RESULT_FORMAT,
+        "suite": {"name": suite.name, "hash": suite.hash},
+        "cell": cell._asdict(),
+        "options": dict(options),
+        "config": to_dict(config),
+        "environment": describe_environment(),
+        "seconds": round(seconds, 1),
+        **measurements(config, experiment),
+    }
+    write_hashed(result_path(folder, cell), content)
+
+
+def write_hashed(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON values with their hash on one line."""
+    write_json(path, {**content, "hash": hash_of(content)}, indent=None)
+
+
+def hash_of(content: Mapping[str, Any]) -> str:
+    """Return the hash of the contents of a file, without the hash that the file names."""
+    without = {key: value for key, value in content.items() if key != "hash"}
+    return content_hash(json.loads(json_text(without)))  # as they are in the file, where NaN is null
+
+
+def read_hashed(path: Path, suite: Suite | None) -> dict[str, Any]:
+    """Read a file of the benchmark; refuse another format, another suite, and contents that do not fit the hash."""
+    content = read_json(path)
+    if content.get("format") != RESULT_FORMAT:
+        raise UsageError(
+            f"{path}: results of another version (format {content.get('format')}, this one reads {RESULT_FORMAT})"
+        )
+    if content.get("hash") != hash_of(content):
+        raise UsageError(f"{path}: the contents do not fit the hash; the file was changed after it was written")
+    named = content.get("suite")
+    if suite is not None and named != {"name": suite.name, "hash": suite.hash}:
+        raise UsageError(f"{path}: made with suite {named}, not with {suite.name} ({suite.hash})")
+    return content
+
+
+def read_result(path: Path, suite: Suite | None = None) -> Result:
+    """Read the file of a cell.
+
+    Raises:
+        UsageError: if the file is damaged, was changed, or belongs to another suite.
+    """
+    content = read_hashed(path, suite)
+    for key, kind in KEYS.items():
+        if not isinstance(content.get(key), (float, int) if kind is float else kind):
+            raise UsageError(f"{path}: {key} is missing or not of type {kind.__name__}")
+    try:
+        cell = Cell(**content["cell"])
+        arrays = {
+            name: np.array(content[name], float) for name in ("average", "final", "trajectories", "return")
+        }  # null becomes NaN
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path}: not a result of the benchmark ({error})") from error
+    seeds, points = len(content["seeds"]), len(arrays["trajectories"])
+    shapes = {"average": (seeds,), "final": (seeds,), "return": (seeds, points)}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise UsageError(f"{path}: {name} has shape {arrays[name].shape}; it must be {shape}")
+    return Result(
+        cell,
+        content["options"],
+        content["config"],
+        content["environment"],
+        float(content["seconds"]),
+        np.array(content["finite"], bool),
+        arrays["average"],
+        arrays["final"],
+        arrays["trajectories"],
+        arrays["return"],
+        float(content["bytes_sent"]),
+        content["hash"],
+    )
+
+
+def result_files(folder: Path) -> list[Path]:
+    """Return the files of all cells in a folder, in alphabetical order."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder")
+    return sorted(path for path in folder.glob("*.json") if not path.name.startswith(f"{CERTIFICATE}."))
+
+
+def load_results(folder: str | Path, suite: Suite) -> dict[Cell, Result]:
+    """Read all results of a folder.
+
+    Raises:
+        UsageError: if a file is damaged or belongs to another suite, or there is none.
+    """
+    found = [read_result(path, suite) for path in result_files(Path(folder))]
+    if not found:
+        raise UsageError(f"{folder}: no results here; `jaxbyz benchmark run {suite.name} --out {folder}` makes some")
+    return {result.cell: result for result in found}
+
+
+def load_certificates(folder: str | Path, suite: Suite) -> dict[tuple[str, str], dict[str, Any]]:
+    """Read the certificates of a folder: (federation, rule) -> fields of `Certificate`."""
+    contents = [read_hashed(path, suite) for path in sorted(Path(folder).glob(f"{CERTIFICATE}.*.json"))]
+    return {(content["federation"], content["rule"]): content["certificate"] for content in contents}
+
+
+def merge(folders: Sequence[str | Path], out: str | Path, suite: Suite, log: Callable[[str], None]) -> int:
+    """Copy the results of several machines into one folder and return how many files it got.
+
+    Of several results of the same cell the first is kept, because other machines round differently.
+
+    Raises:
+        UsageError: if a file is damaged or belongs to another suite, or two results of a cell have different
+            configurations; nothing was written then.
+    """
+    chosen: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for folder in [*([out] if Path(out).is_dir() else []), *folders]:
+        if not Path(folder).is_dir():
+            raise UsageError(f"{folder}: no such folder")
+        for path in sorted(Path(folder).glob("*.json")):
+            content = read_hashed(path, suite)
+            if path.name not in chosen:
+                chosen[path.name] = path, content
+                continue
+            first, kept = chosen[path.name]
+            if content.get("config") != kept.get("config"):
+                raise UsageError(f"{path}: has another configuration than {first}")
+            if content["hash"] != kept["hash"]:
+                log(f"{path.name}: kept that of {first.parent}")
+    target, written = make_folder(out), 0
+    for name, (path, content) in chosen.items():
+        if path.parent != target:
+            write_json(target / name, content, indent=None)
+            written += 1
+    return written

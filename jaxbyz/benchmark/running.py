@@ -1,0 +1,169 @@
+"""Train the cells of a suite and certify the rules of its entries, each once."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxbyz.benchmark.entries import Cell, Entry, cell_config, options_of
+from jaxbyz.benchmark.results import (
+    CERTIFICATE,
+    RESULT_FORMAT,
+    read_hashed,
+    read_result,
+    result_path,
+    write_hashed,
+    write_result,
+)
+from jaxbyz.benchmark.suite import Suite
+from jaxbyz.certify import certify
+from jaxbyz.certify.rule_names import AGREEMENT
+from jaxbyz.errors import UsageError, first_line
+from jaxbyz.experiments.config import Config, agrees, rule_spec, to_dict
+from jaxbyz.experiments.folder_lock import BusyError, lock_folder
+from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.run import Interrupted, ensure
+from jaxbyz.experiments.run_folder import make_folder
+
+WORKING = ".working"  # folder of trainings that are not finished
+
+
+class RuleToCertify(NamedTuple):
+    """A rule of an entry in a federation."""
+
+    federation: str
+    rule: str
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without suffix."""
+        return f"{CERTIFICATE}.{self.federation}.{re.sub(r'[^a-z0-9+=,:-]', '_', self.rule)}"
+
+
+def rules_of(config: Config) -> Iterator[str]:
+    """Yield the rule and the agreement of a configuration by the names that the certifier accepts."""
+    yield rule_spec(config)
+    if agrees(config):
+        yield AGREEMENT + config.agreement
+
+
+def rules_to_certify(suite: Suite, entries: Mapping[str, Entry], cells: list[Cell]) -> list[RuleToCertify]:
+    """Return the rules of the entries in these cells, each once per federation."""
+    found: dict[RuleToCertify, None] = {}
+    for cell in cells:
+        if cell.entry in entries:
+            config = cell_config(suite, cell, options_of(suite, entries, cell))
+            found.update({RuleToCertify(cell.federation, rule): None for rule in rules_of(config)})
+    return list(found)
+
+
+def run_cells(
+    suite: Suite,
+    entries: Mapping[str, Entry],
+    cells: list[Cell],
+    folder: str | Path,
+    *,
+    checkpoint_every: int | None = None,
+    reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict[str, str]:
+    """Train every cell whose file does not exist. A cell that fails does not stop the others.
+
+    Cells that another process is working on are skipped, so several processes, on one machine or on many that share
+    the folder, can work on the same suite together. An interrupted training continues from its checkpoint.
+
+    Args:
+        suite: the suite.
+        entries: the entries of the cells.
+        cells: what to train.
+        folder: where the files are.
+        checkpoint_every: iterations between two checkpoints; by default only when the run is interrupted.
+        reporter: returns the reporter of a training from its number of trajectories.
+        log: receives one line per cell that is trained.
+
+    Returns:
+        The cells that failed: name -> reason.
+
+    Raises:
+        UsageError: if a file exists that belongs to another suite or was made with other options.
+        Interrupted: if a signal stopped a training.
+    """
+    target, failed = make_folder(folder), {}
+    for number, cell in enumerate(cells, 1):
+        path = result_path(target, cell)
+        options = options_of(suite, entries, cell)
+        try:
+            config = cell_config(suite, cell, options)
+        except UsageError as error:
+            failed[cell.name] = str(error)
+            continue
+        if path.exists():
+            check_config(path, config, read_result(path, suite).config)
+            continue
+        work = target / WORKING / cell.name
+        log(f"[{number}/{len(cells)}] {cell.name}")
+        try:
+            started = time.monotonic()
+            experiment = ensure(config, work, reporter(config.trajectories), checkpoint_every=checkpoint_every)
+            write_result(target, suite, cell, options, config, experiment, time.monotonic() - started)
+        except (Interrupted, KeyboardInterrupt):
+            raise
+        except BusyError:
+            continue
+        except Exception as error:
+            failed[cell.name] = f"{type(error).__name__}: {first_line(error)}"
+            continue
+        shutil.rmtree(work, ignore_errors=True)
+    _remove_if_empty(target / WORKING)
+    return failed
+
+
+def check_config(path: Path, config: Config, before: Mapping[str, Any]) -> None:
+    """Refuse a file of another configuration. Options that are newer than the file had their defaults then."""
+    before = {**to_dict(Config()), **before}
+    changed = [key for key, value in to_dict(config).items() if before[key] != value]
+    if changed:
+        raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
+
+
+def certify_rules(
+    suite: Suite, rules: list[RuleToCertify], folder: str | Path, log: Callable[[str], None] = lambda line: None
+) -> dict[str, str]:
+    """Certify every rule whose file does not exist, and return those that failed: name -> reason."""
+    target, failed = make_folder(folder), {}
+    for rule in rules:
+        path, federation = target / f"{rule.name}.json", suite.federations[rule.federation]
+        if path.exists():
+            read_hashed(path, suite)
+            continue
+        work = make_folder(target / WORKING / rule.name)
+        try:
+            with lock_folder(work):
+                if path.exists():
+                    continue
+                log(rule.name)
+                K, f = federation.agents, federation.byzantine
+                (found,) = certify([rule.rule], agents=K, byzantine=f, budget=suite.certificate)
+                named = {"name": suite.name, "hash": suite.hash}
+                write_hashed(
+                    path, {"format": RESULT_FORMAT, "suite": named, **rule._asdict(), "certificate": found.as_dict()}
+                )
+        except BusyError:
+            continue
+        except Exception as error:
+            failed[rule.name] = f"{type(error).__name__}: {first_line(error)}"
+            continue
+        shutil.rmtree(work, ignore_errors=True)
+    _remove_if_empty(target / WORKING)
+    return failed
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder unless something is in it."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,209 @@
+"""Scores: returns on a scale where 0 is one honest agent alone and 1 the attack-free federation with the mean.
+
+The score of a seed is (its return − the return of `alone`) / (the return of `mean` − that of `alone`), where the
+references are interquartile means over their seeds, taken as exact. Scores below the floor of the suite count as the
+floor, so that one ruined run does not outweigh everything else. The score of a cell is the interquartile mean over
+seeds. The score of a setting, a task with a federation, is that of its worst attack. The overall score is the mean over
+all ranked settings. Bootstrap samples draw seeds within every cell.
+
+References:
+    Agarwal et al., Deep reinforcement learning at the edge of the statistical precipice, 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell
+from jaxbyz.benchmark.results import Result
+from jaxbyz.benchmark.suite import Suite
+from jaxbyz.errors import UsageError
+from jaxbyz.report.statistics import (
+    Estimate,
+    bootstrap_iqms,
+    first_reached,
+    interquartile_mean,
+    percentile_interval,
+    performance_profile,
+    probability_of_improvement,
+)
+
+HIGHEST_LEVEL = 1.25  # of performance profiles
+
+
+class CellScore(NamedTuple):
+    """The score of a cell.
+
+    Attributes:
+        seeds: `[seeds]`, the score of every seed.
+        score: the interquartile mean with its interval.
+        resampled: `[resamples]`, the interquartile means of bootstrap samples.
+        reached_at: trajectories per agent until the mean return reaches the threshold of the task; NaN if never.
+    """
+
+    seeds: np.ndarray
+    score: Estimate
+    resampled: np.ndarray
+    reached_at: float
+
+
+class SettingScore(NamedTuple):
+    """The score of an entry on a task in a federation.
+
+    Attributes:
+        attacks: attack -> score of the cell, without `none`.
+        unattacked: the score without attack, which shows the price of robustness; None if it was not run.
+        missing: attacks that were not run.
+        worst: the attack with the lowest score, or None if any attack is missing.
+        score: that score; its interval accounts for the choice of the worst attack in every bootstrap sample.
+        resampled: `[resamples]`, the scores of bootstrap samples.
+    """
+
+    attacks: dict[str, CellScore]
+    unattacked: CellScore | None
+    missing: list[str]
+    worst: str | None
+    score: Estimate | None
+    resampled: np.ndarray | None
+
+
+Settings = dict[tuple[str, str], SettingScore]  # (task, federation) -> score
+
+
+class References(NamedTuple):
+    """The returns of a setting that have the scores 0 and 1."""
+
+    alone: float
+    mean: float
+
+
+def performance(result: Result, measure: str) -> np.ndarray:
+    """Return the measure of every seed, `[seeds]`; NaN for seeds that became non-finite."""
+    return result.average if measure == "average" else result.final
+
+
+def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> References | None:
+    """Return the references of a setting, or None if they were not run.
+
+    Raises:
+        UsageError: if the federation with the mean is not better than one agent alone, so that there is no scale.
+    """
+    cells = (Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK))
+    if any(cell not in results for cell in cells):
+        return None
+    alone, mean = (float(interquartile_mean(performance(results[cell], suite.statistics.measure))) for cell in cells)
+    if not mean > alone:
+        raise UsageError(
+            f"task {task}, federation {federation}: the mean reaches {mean:.4g} and one agent alone {alone:.4g}; "
+            "a scale needs a federation that is better than one agent"
+        )
+    return References(alone, mean)
+
+
+def normalise(returns: np.ndarray, references: References, floor: float) -> np.ndarray:
+    """Return the scores of returns; NaN and scores below the floor become the floor."""
+    scores = (returns - references.alone) / (references.mean - references.alone)
+    return np.maximum(np.nan_to_num(scores, nan=floor), floor)
+
+
+def estimate(value: float, resampled: np.ndarray, confidence: float) -> Estimate:
+    """Return a value with the percentile interval of its bootstrap samples."""
+    low, high = percentile_interval(resampled, confidence)
+    return Estimate(np.asarray(value), np.asarray(low), np.asarray(high))
+
+
+def score_cell(suite: Suite, result: Result, references: References) -> CellScore:
+    """Score one cell. The bootstrap depends on the cell's name only, so that scores can be reproduced."""
+    statistics = suite.statistics
+    scores = normalise(performance(result, statistics.measure), references, statistics.floor)
+    generator = np.random.default_rng(list(result.cell.name.encode()))
+    resampled = bootstrap_iqms(scores, statistics.resamples, generator)
+    with np.errstate(invalid="ignore"):
+        curve = np.nanmean(result.returns, axis=0) if result.finite.any() else result.returns[0]
+    reached_at = float(first_reached(result.trajectories, curve, suite.tasks[result.cell.task].threshold))
+    value = estimate(float(interquartile_mean(scores)), resampled, statistics.confidence)
+    return CellScore(scores, value, resampled, reached_at)
+
+
+def score_setting(
+    suite: Suite, results: Mapping[Cell, Result], references: References, task: str, federation: str, entry: str
+) -> SettingScore:
+    """Score an entry in one setting; without the results of all attacks it has no score."""
+
+    def scored(attack: str) -> CellScore | None:
+        result = results.get(Cell(task, federation, entry, attack))
+        return None if result is None else score_cell(suite, result, references)
+
+    found = {attack: score for attack in suite.attacks if (score := scored(attack)) is not None}
+    missing = [attack for attack in suite.attacks if attack not in found]
+    unattacked = scored(NO_ATTACK)
+    if missing:
+        return SettingScore(found, unattacked, missing, None, None, None)
+    worst = min(found, key=lambda attack: float(found[attack].score.value))
+    resampled = np.min([score.resampled for score in found.values()], axis=0)
+    value = estimate(float(found[worst].score.value), resampled, suite.statistics.confidence)
+    return SettingScore(found, unattacked, [], worst, value, resampled)
+
+
+def score_entries(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Settings]:
+    """Score every entry in every setting in which it was run and whose references were run."""
+    entries = list(dict.fromkeys(cell.entry for cell in results if cell.entry not in (ALONE, MEAN)))
+    scores: dict[str, Settings] = {entry: {} for entry in entries}
+    for task, federation in suite.settings:
+        references = references_of(suite, results, task, federation)
+        for entry in entries if references is not None else ():
+            if any(cell[:3] == (task, federation, entry) for cell in results):
+                assert references is not None
+                found = score_setting(suite, results, references, task, federation, entry)
+                scores[entry][task, federation] = found
+    return scores
+
+
+def ranked_settings(suite: Suite, scores: Mapping[str, Settings]) -> list[tuple[str, str]]:
+    """Return the ranked settings for which results exist."""
+    known = [setting for setting in suite.settings if suite.federations[setting[1]].ranked]
+    return [setting for setting in known if any(setting in found for found in scores.values())]
+
+
+def overall(suite: Suite, settings: Settings, ranked: Iterable[tuple[str, str]]) -> Estimate | None:
+    """Return the mean score over the ranked settings, or None if one of them has no score."""
+    found = [settings.get(setting) for setting in ranked]
+    complete = [score for score in found if score is not None and score.score is not None]
+    if not found or len(complete) < len(found):
+        return None
+    value = float(np.mean([score.score.value for score in complete if score.score is not None]))
+    resampled = np.mean([score.resampled for score in complete if score.resampled is not None], axis=0)
+    return estimate(value, resampled, suite.statistics.confidence)
+
+
+def profile_levels(suite: Suite) -> np.ndarray:
+    """Return the scores at which performance profiles are evaluated."""
+    return np.linspace(suite.statistics.floor, HIGHEST_LEVEL, 46)
+
+
+def profile(suite: Suite, settings: Settings, ranked: Iterable[tuple[str, str]]) -> np.ndarray | None:
+    """Return the share of seeds above each level under the worst attack, mean over ranked settings; None if missing."""
+    rows = []
+    for setting in ranked:
+        found = settings.get(setting)
+        if found is None or found.worst is None:
+            return None
+        rows.append(performance_profile(found.attacks[found.worst].seeds, profile_levels(suite)))
+    return np.mean(rows, axis=0) if rows else None
+
+
+def improvement(suite: Suite, first: Settings, second: Settings) -> Estimate | None:
+    """Return the probability that a seed of the first entry beats one of the second, mean over attacked cells of both.
+
+    None if they have no attacked cell in common.
+    """
+    pairs = [
+        (score.seeds, second[setting].attacks[attack].seeds)
+        for setting, found in first.items()
+        for attack, score in found.attacks.items()
+        if setting in second and attack in second[setting].attacks
+    ]
+    return probability_of_improvement(pairs, 200, suite.statistics.confidence) if pairs else None

@@ -1,0 +1,107 @@
+"""Choose the step size of entries and references with the tuning budget of a suite.
+
+All step sizes and tuning seeds are trained in one compiled program: a factor on the optimizer's updates is part of its
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PRNGKeyArray
+
+from jaxbyz import training
+from jaxbyz.algorithms import Algorithm, State
+from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell, Entry, cell_config, options_of
+from jaxbyz.benchmark.suite import Suite
+from jaxbyz.experiments.building import build, optimizer_of
+from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.plan import make_plan
+from jaxbyz.protocol.placement import Places
+
+
+class Tuned(NamedTuple):
+    """The step sizes that were tried.
+
+    Attributes:
+        eta: `[G]`, the step sizes.
+        returns: attack -> `[G]`, the mean return over the run and over tuning seeds; NaN if a seed became non-finite.
+        best: the step size whose worst attack has the highest return.
+    """
+
+    eta: list[float]
+    returns: dict[str, list[float]]
+    best: float
+
+
+def tune(suite: Suite, entries: Mapping[str, Entry], name: str, task: str) -> Tuned:
+    """Tune an entry or a reference on a task, in the first federation of the task."""
+    federation = next(f for t, f in suite.settings if t == task)
+    attacks = (NO_ATTACK,) if name in (ALONE, MEAN) else suite.tuning.attacks
+    seeds = {"seeds": suite.tuning.seeds, "seed": suite.tuning.first_seed}
+    returns, eta = {}, np.zeros(0)
+    for attack in attacks:
+        cell = Cell(task, ONE_AGENT if name == ALONE else federation, name, attack)
+        options = options_of(suite, entries, cell)
+        options = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
+        config = cell_config(suite, cell, options, **seeds)
+        eta = config.eta * np.array(suite.tuning.factors)
+        returns[attack] = average_returns(config, np.array(suite.tuning.factors))
+    worst = np.min([np.nan_to_num(values, nan=-np.inf) for values in returns.values()], axis=0)
+    tried = [float(f"{value:.6g}") for value in eta]
+    return Tuned(tried, {attack: values.tolist() for attack, values in returns.items()}, tried[int(np.argmax(worst))])
+
+
+def average_returns(config: Config, factors: np.ndarray) -> np.ndarray:
+    """Train with the step size times each factor `[G]`; return the mean return over the run and the seeds, `[G]`.
+
+    A factor with a seed that became non-finite has NaN.
+    """
+    plan = make_plan(config)
+    T = plan.iterations
+    algorithm = build(config, T, with_factor(optimizer_of(config, T)))
+
+    def one(factor: Array, key: PRNGKeyArray, coins: Array) -> tuple[Array, Array]:
+        metrics = training.train(start_with_factor(algorithm, factor), key, T, coins).metrics
+        return jnp.sum(metrics.returns * metrics.batch) / jnp.sum(metrics.batch), jnp.all(metrics.finite == 1)
+
+    over_seeds = jax.vmap(one, in_axes=(None, 0, 0 if plan.coins.ndim == 2 else None))
+    averages, finite = jax.jit(jax.vmap(over_seeds, in_axes=(0, None, None)))(
+        jnp.asarray(factors, jnp.float32), plan.keys, jnp.asarray(plan.coins)
+    )
+    return np.where(np.all(finite, axis=1), np.mean(averages, axis=1), np.nan)
+
+
+def with_factor(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Return the optimizer with a factor on its updates, which is kept in its state and is one at first.
+
+    The updates of all optimizers here are proportional to the step size, so this is a factor on the step size.
+    """
+
+    def init(parameters: Array) -> tuple[optax.OptState, Array]:
+        return optimizer.init(parameters), jnp.float32(1)
+
+    def update(
+        updates: Array, state: tuple[optax.OptState, Array], parameters: Array | None = None
+    ) -> tuple[Array, tuple[optax.OptState, Array]]:
+        inner, factor = state
+        updates, inner = optimizer.update(updates, inner, parameters)
+        return factor * updates, (inner, factor)
+
+    return optax.GradientTransformation(init, update)
+
+
+def start_with_factor(algorithm: Algorithm, factor: Array) -> Algorithm:
+    """Return an algorithm built with `with_factor` that starts with this factor `[]`."""
+
+    def init(key: PRNGKeyArray, *places: Places) -> State:
+        state = algorithm.init(key, *places)
+        inner, ones = state.optimizer
+        return state._replace(optimizer=(inner, factor * ones))
+
+    return algorithm._replace(init=init)

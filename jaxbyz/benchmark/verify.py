@@ -1,0 +1,111 @@
+"""Run a random part of the results again and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config
+from jaxbyz.benchmark.results import Result, measurements, read_result, result_files
+from jaxbyz.benchmark.running import check_config
+from jaxbyz.benchmark.suite import Suite
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import from_dict
+from jaxbyz.experiments.run import run
+from jaxbyz.experiments.run_folder import describe_environment
+
+EQUAL = 1e-5  # relative difference of results on the same machine
+MOST_ERRORS = 4.0  # standard errors between the means over seeds on different machines
+# What makes two machines round alike.
+ROUNDING = ("versions", "device", "devices", "system")
+
+
+class Verification(NamedTuple):
+    """The comparison of a result with a second run.
+
+    Attributes:
+        name: the name of the cell.
+        verdict: `identical`, `consistent` (another machine: the means over seeds agree), or `different`.
+        difference: the largest difference of a seed's average return, in units of the largest return.
+        standard_errors: the difference of the means over seeds, in standard errors.
+    """
+
+    name: str
+    verdict: str
+    difference: float
+    standard_errors: float
+
+
+def choose(folder: str | Path, count: int, seed: int) -> list[Path]:
+    """Return a random choice of the result files of a folder."""
+    files = result_files(Path(folder))
+    if not files:
+        raise UsageError(f"{folder}: no results here")
+    chosen = np.random.default_rng(seed).choice(len(files), size=min(count, len(files)), replace=False)
+    return [files[i] for i in sorted(chosen)]
+
+
+def check_result(path: Path, suite: Suite) -> Result:
+    """Read a result and check that its configuration is that of its suite, cell and options.
+
+    Raises:
+        UsageError: if the file was changed, or does not follow the suite.
+    """
+    result = read_result(path, suite)
+    cell = result.cell
+    if cell.name != path.stem:
+        raise UsageError(f"{path}: holds the cell {cell.name}")
+    if (cell.task, cell.federation) not in suite.settings and cell.entry != ALONE:
+        raise UsageError(f"{path}: the suite {suite.name} has no such setting")
+    if cell.entry in (ALONE, MEAN):
+        task = suite.tasks[cell.task]
+        expected = (
+            {"algorithm": "page-pg", **task.alone} if cell.entry == ALONE else {"algorithm": "dec-page-pg", **task.mean}
+        )
+        if result.options != expected:
+            raise UsageError(f"{path}: the reference {cell.entry} was not run with the options of the suite")
+    check_config(path, cell_config(suite, cell, result.options), result.config)
+    return result
+
+
+def verify(suite: Suite, paths: list[Path], log: Callable[[str], None] = lambda line: None) -> list[Verification]:
+    """Check these files, run them again and compare the average return of every seed.
+
+    Raises:
+        UsageError: if a file was changed, or does not follow the suite.
+    """
+    results = [check_result(path, suite) for path in paths]
+    here, verifications = describe_environment(), []
+    for number, result in enumerate(results, 1):
+        log(f"[{number}/{len(results)}] {result.cell.name}")
+        config = from_dict(result.config)
+        again = measurements(config, run(config))
+        same_machine = all(result.environment.get(key) == here[key] for key in ROUNDING)
+        verifications.append(compare(result, np.array(again["average"], float), same_machine))
+    return verifications
+
+
+def compare(result: Result, again: np.ndarray, same_machine: bool) -> Verification:
+    """Compare a result with the average return `[seeds]` of a second run."""
+    before = result.average
+    scale = max(1e-9, float(np.nanmax(np.abs(before), initial=0.0)))
+    one_finite = np.isfinite(before) != np.isfinite(again)
+    difference = np.inf if one_finite.any() else float(np.nanmax(np.abs(before - again), initial=0.0)) / scale
+    error = float(np.sqrt((_variance(before) + _variance(again)) / len(before)))
+    apart = abs(float(np.nanmean(before) - np.nanmean(again))) if np.isfinite(before).any() else 0.0
+    standard_errors = 0.0 if apart == 0 else apart / max(error, 1e-12)
+    if difference <= EQUAL:
+        verdict = "identical"
+    elif not same_machine and standard_errors <= MOST_ERRORS:
+        verdict = "consistent"
+    else:
+        verdict = "different"
+    return Verification(result.cell.name, verdict, difference, standard_errors)
+
+
+def _variance(values: np.ndarray) -> Any:
+    finite = values[np.isfinite(values)]
+    return np.var(finite, ddof=1) if len(finite) > 1 else 0.0
