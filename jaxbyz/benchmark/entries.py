@@ -97,6 +97,15 @@ def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
     return entries
 
 
+def with_step_sizes(entries: Mapping[str, Entry], best: Mapping[tuple[str, str], float]) -> dict[str, Entry]:
+    """Return the entries with tuned step sizes: (task, entry) -> η."""
+    tuned = {}
+    for name, entry in entries.items():
+        found = {task: {**entry.by_task.get(task, {}), "eta": eta} for (task, of), eta in best.items() if of == name}
+        tuned[name] = entry._replace(by_task={**entry.by_task, **found})
+    return tuned
+
+
 def select(kind: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
     """Return the named ones of what is known, or all; refuse unknown names."""
     for name in names or ():

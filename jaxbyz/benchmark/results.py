@@ -16,8 +16,8 @@ import numpy as np
 from jaxbyz.benchmark.entries import Cell
 from jaxbyz.benchmark.suite import Suite, content_hash
 from jaxbyz.errors import UsageError
+from jaxbyz.files import json_text, read_json, write_text
 from jaxbyz.experiments.config import Config, to_dict
-from jaxbyz.experiments.files import json_text, read_json, write_json
 from jaxbyz.experiments.run import Experiment
 from jaxbyz.experiments.run_folder import describe_environment, make_folder
 from jaxbyz.report.statistics import window_averages
@@ -121,7 +121,7 @@ def write_result(
 
 def write_hashed(path: Path, content: dict[str, Any]) -> None:
     """Write JSON values with their hash on one line."""
-    write_json(path, {**content, "hash": hash_of(content)}, indent=None)
+    write_text(path, json_text({**content, "hash": hash_of(content)}) + "\n")
 
 
 def hash_of(content: Mapping[str, Any]) -> str:
@@ -234,6 +234,6 @@ def merge(folders: Sequence[str | Path], out: str | Path, suite: Suite, log: Cal
     target, written = make_folder(out), 0
     for name, (path, content) in chosen.items():
         if path.parent != target:
-            write_json(target / name, content, indent=None)
+            write_text(target / name, json_text(content) + "\n")
             written += 1
     return written

@@ -7,6 +7,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -18,7 +19,9 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, State
 from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell, Entry, cell_config, options_of
+from jaxbyz.benchmark.results import RESULT_FORMAT, read_hashed, write_hashed
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.plan import make_plan
@@ -55,6 +58,33 @@ def tune(suite: Suite, entries: Mapping[str, Entry], name: str, task: str) -> Tu
     worst = np.min([np.nan_to_num(values, nan=-np.inf) for values in returns.values()], axis=0)
     tried = [float(f"{value:.6g}") for value in eta]
     return Tuned(tried, {attack: values.tolist() for attack, values in returns.items()}, tried[int(np.argmax(worst))])
+
+
+def tuning_path(folder: Path, task: str, name: str) -> Path:
+    """Return the path of the file that keeps what was tried."""
+    return folder / f"{task}.{name}.json"
+
+
+def tune_if_missing(suite: Suite, entries: Mapping[str, Entry], name: str, task: str, folder: Path) -> float:
+    """Tune unless the file exists, and return the best step size."""
+    path = tuning_path(folder, task, name)
+    if not path.exists():
+        tuned = tune(suite, entries, name, task)
+        named = {"name": suite.name, "hash": suite.hash}
+        write_hashed(path, {"format": RESULT_FORMAT, "suite": named, "task": task, "entry": name, **tuned._asdict()})
+    return float(read_hashed(path, suite)["best"])
+
+
+def load_step_sizes(folder: str | Path, suite: Suite) -> dict[tuple[str, str], float]:
+    """Read the best step sizes of a folder: (task, entry) -> η.
+
+    Raises:
+        UsageError: if a file was changed or belongs to another suite, or there is none.
+    """
+    contents = [read_hashed(path, suite) for path in sorted(Path(folder).glob("*.json"))]
+    if not contents:
+        raise UsageError(f"{folder}: no tuning results here; `jaxbyz benchmark tune {suite.name}` makes some")
+    return {(content["task"], content["entry"]): float(content["best"]) for content in contents}
 
 
 def average_returns(config: Config, factors: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    parser.add_argument("--tuned", metavar="DIR", help="use the step sizes that `benchmark tune` found, in its folder")
     parser.add_argument("--part", metavar="I/N", help="only the I-th of N parts of the cells, for several machines")
     parser.add_argument("--no-certify", action="store_true", help="do not certify the rules of the entries")
     parser.add_argument(
@@ -94,7 +96,8 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
     _add_filters(parser, ("task", "entry"))
-    parser.add_argument("--out", metavar="FILE", help="JSON file that keeps what was tried, and is continued")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder that keeps what was tried")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default 1)")
 
 
 _OPTIONS = {
@@ -151,15 +154,18 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from jaxbyz.benchmark.entries import load_entries
+    from jaxbyz.benchmark.entries import load_entries, with_step_sizes
     from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
     from jaxbyz.benchmark.suite import load_suite
+    from jaxbyz.benchmark.tuning import load_step_sizes
     from jaxbyz.cli.progress import make_progress
     from jaxbyz.experiments.run import Interrupted
     from jaxbyz.reproduction.subprocesses import run_in_processes
 
     check_at_least(arguments, jobs=1)
     suite, entries = load_suite(arguments.suite), load_entries(arguments.entries)
+    if arguments.tuned is not None:
+        entries = with_step_sizes(entries, load_step_sizes(arguments.tuned, suite))
     cells = _part(arguments.part, _selected(arguments, suite, entries))
 
     def log(line: str) -> None:
@@ -205,15 +211,28 @@ def _part(text: str | None, cells: list[Cell]) -> list[Cell]:
 
 def _worker_arguments(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of one of several processes."""
-    words = [word for source in getattr(arguments, "sources", []) for word in ("--import", source)]
-    words += ["benchmark", "run", arguments.suite, "--out", arguments.out]
-    for name in ("entries", "part", "checkpoint_every"):
-        if getattr(arguments, name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    words = [*_imports(arguments), "benchmark", "run", arguments.suite, "--out", arguments.out]
+    words += _given(arguments, "entries", "tuned", "part", "checkpoint_every")
     for name in FILTERS:
         if getattr(arguments, name):
             words += [f"--{name}", *getattr(arguments, name)]
     return [*words, *(["--no-certify"] if arguments.no_certify else [])]
+
+
+def _imports(arguments: argparse.Namespace) -> list[str]:
+    """Return the options `--import` of this process, for another one."""
+    return [word for source in arguments.sources for word in ("--import", source)]
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> list[str]:
+    """Return those of the named options that were given, for another process."""
+    values = {name: getattr(arguments, name) for name in names}
+    return [
+        word
+        for name, value in values.items()
+        if value is not None
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -232,7 +251,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _table(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.leaderboard import load_leaderboard
     from jaxbyz.benchmark.table import markdown
-    from jaxbyz.experiments.files import json_text
+    from jaxbyz.files import json_text
 
     board = load_leaderboard(arguments.suite, arguments.folder)
     print(json_text(board) if arguments.json else markdown(board))
@@ -248,21 +267,24 @@ def _page(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
     from jaxbyz.benchmark.export import marl_eval, rliable
     from jaxbyz.benchmark.results import load_results
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.files import write_arrays, write_json, writing
+    from jaxbyz.files import json_text, write_output
 
     out, suite = Path(arguments.out), load_suite(arguments.suite)
     if out.suffix not in (".json", ".npz"):
         raise UsageError(f"out={out}: the name must end in .json for marl-eval or .npz for rliable")
     results = load_results(arguments.folder, suite)
-    with writing(out):
-        if out.suffix == ".json":
-            write_json(out, marl_eval(suite, results), indent=None)
-        else:
-            write_arrays(out, rliable(suite, results))
+    if out.suffix == ".json":
+        text = json_text(marl_eval(suite, results))
+        write_output(out, lambda file: file.write(text.encode()))
+    else:
+        arrays = rliable(suite, results)
+        write_output(out, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
     print(out)
     return 0
 
@@ -279,19 +301,25 @@ def _merge(arguments: argparse.Namespace) -> int:
 def _tune(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.entries import ALONE, MEAN, load_entries, select
     from jaxbyz.benchmark.suite import load_suite
-    from jaxbyz.benchmark.tuning import tune
-    from jaxbyz.experiments.files import read_json, write_json, writing
+    from jaxbyz.benchmark.tuning import tune_if_missing
+    from jaxbyz.experiments.run_folder import make_folder
+    from jaxbyz.reproduction.subprocesses import run_in_processes
 
-    suite, entries = load_suite(arguments.suite), load_entries(arguments.entries)
-    names = select("entry", arguments.entry, [ALONE, MEAN, *entries])
-    out = None if arguments.out is None else Path(arguments.out)
-    tried = read_json(out) if out is not None and out.exists() else {}
-    for task in select("task", arguments.task, list(dict.fromkeys(task for task, _ in suite.settings))):
-        for name in names:
-            if f"{task}.{name}" not in tried:
-                tried[f"{task}.{name}"] = tune(suite, entries, name, task)._asdict()
-                if out is not None:
-                    with writing(out):
-                        write_json(out, tried)
-            print(f"{task:<12} {name:<28} eta = {tried[f'{task}.{name}']['best']}", flush=True)
-    return 0
+    check_at_least(arguments, jobs=1)
+    suite, entries, out = load_suite(arguments.suite), load_entries(arguments.entries), make_folder(arguments.out)
+    tasks = select("task", arguments.task, list(dict.fromkeys(task for task, _ in suite.settings)))
+    pairs = [(task, name) for task in tasks for name in select("entry", arguments.entry, [ALONE, MEAN, *entries])]
+    failed = {}
+    if arguments.jobs > 1:
+        commands: dict[str, Sequence[str]] = {
+            f"{task}.{name}": [*_imports(arguments), "benchmark", "tune", arguments.suite, "--out", arguments.out,
+                               "--task", task, "--entry", name, *_given(arguments, "entries")]
+            for task, name in pairs
+        }  # fmt: skip
+        failed = run_in_processes(commands, arguments.jobs, print_message)
+    for task, name in pairs:
+        if f"{task}.{name}" in failed:
+            print_message(f"{task}.{name} failed: {failed[f'{task}.{name}']}")
+        else:
+            print(f"{task:<12} {name:<28} eta = {tune_if_missing(suite, entries, name, task, out)}", flush=True)
+    return int(bool(failed))

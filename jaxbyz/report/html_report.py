@@ -67,16 +67,32 @@ def write_report(
     return path
 
 
-def fill_template(data: dict[str, Any]) -> str:
-    """Return the text of the page: template, style, script and data in one."""
-    folder = resources.files("jaxbyz.report") / "template"
-    text = (folder / "report.html").read_text("utf-8")
+def shared_file(name: str) -> str:
+    """Return a file of the template of the report, parts of which other pages use."""
+    return (resources.files("jaxbyz.report") / "template" / name).read_text("utf-8")
+
+
+def fill_template(
+    data: dict[str, Any],
+    template: str | None = None,
+    style: str | None = None,
+    script: str | None = None,
+) -> str:
+    """Return the text of a page: template, style, script and data in one. The defaults are those of the report.
+
+    Args:
+        data: JSON values, with the `title` of the page.
+        template: HTML with the places `<!--title-->`, `<!--style-->`, `<!--script-->` and `<!--data-->`.
+        style: CSS.
+        script: JavaScript that runs after that of `charts.js`, which reads the data.
+    """
     # Escaping "<" keeps strings in the data from closing the script element.
     values = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    text = template or shared_file("report.html")
     for name, value in (
         ("title", html.escape(data["title"])),
-        ("style", (folder / "report.css").read_text("utf-8")),
-        ("script", (folder / "report.js").read_text("utf-8")),
+        ("style", style or shared_file("report.css")),
+        ("script", shared_file("charts.js") + (script or shared_file("report.js"))),
         ("data", values),
     ):
         text = text.replace(f"<!--{name}-->", value)

@@ -1,0 +1,194 @@
+// Draws the leaderboard with the functions of charts.js.
+const ALL = "all";
+const filters = { task: ALL, federation: ALL, attack: ALL };
+let sortBy = { column: 1, ascending: false };
+let drawn = []; // cells whose curves are drawn: {entry, setting, attack}
+const settingName = (setting) => `${setting.task}, ${setting.federation}`;
+const isSetting = (one, other) => one.task === other.task && one.federation === other.federation;
+const score = (estimate) => (estimate === null ? "–" : estimate.value.toFixed(2));
+const interval = (estimate) => (estimate === null ? "–" : `${score(estimate)} [${estimate.low.toFixed(2)}, ${estimate.high.toFixed(2)}]`);
+const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+const isFiltered = () => Object.values(filters).some((value) => value !== ALL);
+const isRanked = (setting) => data.ranked.some(([task, federation]) => task === setting.task && federation === setting.federation);
+const shown = (setting) => (filters.task === ALL || setting.task === filters.task) && (filters.federation === ALL || setting.federation === filters.federation);
+
+// ---- leaderboard ----------------------------------------------------------------------------------------------
+// The numbers of a row: from the files if nothing is filtered, otherwise the same formulas on what the filters leave.
+function rowOf(entry) {
+  const settings = entry.settings.filter((setting) => shown(setting) && (isFiltered() || isRanked(setting)));
+  const estimates = settings.map((setting) => (filters.attack === ALL ? setting.score : (setting.cells[filters.attack] || { score: null }).score));
+  const complete = estimates.length > 0 && estimates.every((estimate) => estimate !== null);
+  const overall = isFiltered() ? (complete ? { value: mean(estimates.map((e) => e.value)), single: estimates.length === 1 ? estimates[0] : null } : null)
+    : entry.overall;
+  const attacked = settings.flatMap((setting) => Object.entries(setting.cells).filter(([attack]) => (filters.attack === ALL ? attack !== "none" : attack === filters.attack)).flatMap(([, cell]) => cell.seeds));
+  const numbers = (values) => values.filter((value) => value !== null);
+  const reached = numbers(settings.map((setting) => (filters.attack === ALL ? setting.reached_at : (setting.cells[filters.attack] || { reached_at: null }).reached_at)));
+  const verdicts = settings.flatMap((setting) => Object.values(setting.certificates).filter((text) => text !== null));
+  const broken = verdicts.filter((text) => !text.startsWith("cleared"));
+  return {
+    entry, overall, coverage: estimates.filter((estimate) => estimate !== null).length, settings: settings.length,
+    worst: [...new Set(settings.map((setting) => setting.worst_attack).filter((attack) => attack !== null))].join(", "),
+    worstSeed: attacked.length ? Math.min(...attacked) : null,
+    unattacked: mean(settings.filter((setting) => setting.unattacked).map((setting) => setting.unattacked.value)),
+    reached: reached.length === settings.length ? mean(reached) : null,
+    megabytes: mean(settings.map((setting) => setting.megabytes)), seconds: mean(settings.map((setting) => setting.seconds)),
+    verdict: verdicts.length === 0 ? "–" : broken.length ? [...new Set(broken)].join("; ") : "cleared",
+  };
+}
+function overallText(row) {
+  if (row.overall === null) return row.settings ? `– (${row.coverage} of ${row.settings} settings complete)` : "–";
+  const full = row.overall.low === undefined ? row.overall.single : row.overall;
+  return full ? interval(full) : score(row.overall);
+}
+const COLUMNS = [
+  ["entry", (row) => row.entry.name, (row) => row.entry.name],
+  ["score", (row) => (row.overall === null ? null : row.overall.value), overallText],
+  ["worst attacks", (row) => row.worst, (row) => row.worst || "–"],
+  ["worst seed", (row) => row.worstSeed, (row) => format(row.worstSeed, 2)],
+  ["without attack", (row) => row.unattacked, (row) => format(row.unattacked, 2)],
+  ["to threshold", (row) => row.reached, (row) => (row.reached === null ? "never" : row.reached.toFixed(0))],
+  ["MB sent", (row) => row.megabytes, (row) => format(row.megabytes)],
+  ["seconds", (row) => row.seconds, (row) => format(row.seconds)],
+  ["certificate", (row) => row.verdict, (row) => row.verdict],
+];
+
+function drawBoard() {
+  const rows = data.entries.map(rowOf).filter((row) => row.settings > 0);
+  const value = COLUMNS[sortBy.column][1];
+  rows.sort((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (x === null || y === null) return (x === null) - (y === null); // missing values last, in both directions
+    const order = typeof x === "string" ? x.localeCompare(y) : x - y;
+    return sortBy.ascending ? order : -order;
+  });
+  const head = COLUMNS.map(([name], i) => {
+    const th = htmlElement("th", { scope: "col", tabindex: 0, ...(i === sortBy.column ? { "aria-sort": sortBy.ascending ? "ascending" : "descending" } : {}) }, name);
+    const sort = () => { sortBy = { column: i, ascending: i === sortBy.column ? !sortBy.ascending : i === 0 || i === 5 }; drawBoard(); };
+    th.addEventListener("click", sort);
+    th.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
+    return th;
+  });
+  const body = rows.map((row) => {
+    const tr = htmlElement("tr", { "data-entry": row.entry.name }, ...COLUMNS.map(([name, get, text]) => {
+      const found = get(row);
+      return htmlElement("td", { "data-value": found === null ? "" : found, ...(name === "certificate" ? { class: "verdict" } : {}) }, text(row));
+    }));
+    tr.addEventListener("click", () => {
+      const details = byId("entries").querySelector(`[data-entry="${row.entry.name}"]`);
+      details.open = true;
+      details.scrollIntoView({ block: "nearest" });
+    });
+    return tr;
+  });
+  byId("board").replaceChildren(htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
+}
+
+// ---- heatmap and curves ---------------------------------------------------------------------------------------
+const currentSetting = () => data.settings[Number(byId("setting").value)];
+const isDrawn = (one) => drawn.findIndex((cell) => cell.entry === one.entry && cell.attack === one.attack && isSetting(cell.setting, one.setting));
+
+function drawHeatmap() {
+  const setting = currentSetting(), attacks = ["none", ...data.attacks];
+  const low = data.floor, range = 1 - low;
+  const rows = data.entries.flatMap((entry) => {
+    const found = entry.settings.find((one) => isSetting(one, setting));
+    if (!found) return [];
+    const cells = attacks.map((attack) => {
+      const cell = found.cells[attack];
+      if (!cell) return htmlElement("td", {}, "");
+      const { background, text } = cividis((cell.score.value - low) / range);
+      const one = { entry: entry.name, setting, attack };
+      const td = htmlElement("td", { class: isDrawn(one) >= 0 ? "value drawn" : "value", tabindex: 0, "data-value": cell.score.value, "data-attack": attack,
+        style: `background:${background};color:${text}`,
+        title: `${interval(cell.score)}; seeds ${cell.seeds.map((seed) => seed.toFixed(2)).join(", ")}; mean return ${format(cell.average)}, at the end ${format(cell.final)}` }, score(cell.score));
+      const toggle = () => { const at = isDrawn(one); if (at >= 0) drawn.splice(at, 1); else drawn.push(one); drawHeatmap(); drawCurves(); };
+      td.addEventListener("click", toggle);
+      td.addEventListener("keydown", (event) => { if (event.key === "Enter") toggle(); });
+      return td;
+    });
+    return [htmlElement("tr", { "data-entry": entry.name }, htmlElement("td", {}, entry.name), ...cells)];
+  });
+  byId("heatmap").replaceChildren(
+    htmlElement("thead", {}, htmlElement("tr", {}, ...["entry", ...attacks].map((text) => htmlElement("th", {}, text)))),
+    htmlElement("tbody", {}, ...rows));
+}
+
+function curveOf(one) {
+  const entry = data.entries.find((entry) => entry.name === one.entry);
+  return entry.settings.find((setting) => isSetting(setting, one.setting)).cells[one.attack].curve;
+}
+function drawCurves() {
+  const labels = drawn.map((one) => `${one.entry}, ${one.attack} (${settingName(one.setting)})`);
+  byId("legend").replaceChildren(...drawn.map((one, i) => {
+    const button = htmlElement("button", { type: "button", "aria-pressed": "true" }, swatch(i), labels[i]);
+    button.addEventListener("click", () => { drawn.splice(i, 1); drawHeatmap(); drawCurves(); });
+    return button;
+  }));
+  const lines = drawn.map((one, i) => { const { x, mean: y, low, high } = curveOf(one); return { run: i, x, y, low, high }; });
+  chart(byId("curves"), lines, { xlabel: "trajectories per agent", ylabel: "honest return", labels });
+}
+// At first: the best and the worst entry under the attack that is worst for the best.
+function firstCurves() {
+  const setting = currentSetting();
+  const found = data.entries.flatMap((entry) => entry.settings.filter((one) => isSetting(one, setting)).map((one) => ({ entry: entry.name, cells: one.cells, worst: one.worst_attack })));
+  if (!found.length) return [];
+  const attack = found[0].worst || Object.keys(found[0].cells)[0];
+  const having = found.filter((one) => one.cells[attack]);
+  return [...new Set([having[0], having[having.length - 1]])].filter(Boolean).map((one) => ({ entry: one.entry, setting, attack }));
+}
+
+// ---- profiles, improvement, options ---------------------------------------------------------------------------
+function drawProfiles() {
+  const lines = data.entries.flatMap((entry, i) => (entry.profile === null ? [] : [{ run: i, x: data.levels, y: entry.profile }]));
+  byId("profile-section").hidden = lines.length === 0;
+  if (lines.length) chart(byId("profiles"), lines, { xlabel: "score", ylabel: "share of seeds at least as good", labels: data.entries.map((entry) => entry.name) });
+}
+function improvementTable() {
+  const names = data.entries.map((entry) => entry.name);
+  const rows = data.improvement.map((row, i) => htmlElement("tr", {}, htmlElement("td", {}, names[i]), ...row.map((cell) => {
+    if (cell === null) return htmlElement("td", {}, "");
+    const { background, text } = cividis(cell.value);
+    return htmlElement("td", { class: "value", "data-value": cell.value, style: `background:${background};color:${text}`, title: interval(cell) }, score(cell));
+  })));
+  byId("improvement").append(htmlElement("thead", {}, htmlElement("tr", {}, ...["", ...names].map((text) => htmlElement("th", {}, text)))),
+    htmlElement("tbody", {}, ...rows));
+}
+function entryList() {
+  const list = (values) => htmlElement("dl", {}, ...Object.entries(values).flatMap(([key, value]) => [htmlElement("dt", {}, key), htmlElement("dd", {}, value === null ? "not certified" : String(value))]));
+  byId("entries").append(...data.entries.map((entry) => htmlElement("details", { "data-entry": entry.name }, htmlElement("summary", {}, entry.name),
+    ...entry.settings.flatMap((setting) => [htmlElement("h3", {}, `${settingName(setting)} (${setting.machine.join(", ")})`), list(setting.options), list(setting.certificates)]))));
+}
+
+function controls() {
+  const values = { task: [...new Set(data.settings.map((s) => s.task))], federation: [...new Set(data.settings.map((s) => s.federation))], attack: ["none", ...data.attacks] };
+  for (const [name, found] of Object.entries(values)) {
+    byId(name).append(...[ALL, ...found].map((value) => htmlElement("option", { value }, value)));
+    byId(name).addEventListener("change", () => { filters[name] = byId(name).value; drawBoard(); });
+  }
+  data.settings.forEach((setting, i) => {
+    if (!data.entries.some((entry) => entry.settings.some((one) => isSetting(one, setting)))) return;
+    const { alone, mean: federation } = setting.references;
+    byId("setting").append(htmlElement("option", { value: i }, `${settingName(setting)}: ${setting.byzantine} of ${setting.agents} Byzantine, alone ${format(alone)}, mean ${format(federation)}`));
+  });
+  byId("setting").addEventListener("change", () => { drawn = firstCurves(); drawHeatmap(); drawCurves(); });
+}
+
+const cells = data.entries.reduce((sum, entry) => sum + entry.settings.reduce((inner, setting) => inner + Object.keys(setting.cells).length, 0), 0);
+byId("summary").textContent = `Suite ${data.suite.name} (${data.suite.summary}; hash ${data.suite.hash}): ${data.entries.length} entries, ${cells} trainings of ${data.suite.seeds} seeds.`;
+byId("measure").textContent = data.measure === "average" ? "mean return over the run" : "mean return over the last tenth of the run";
+controls();
+drawBoard();
+drawn = firstCurves();
+drawHeatmap();
+drawCurves();
+drawProfiles();
+improvementTable();
+entryList();
+theme();
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth === width) return; // only the height changed: a phone's address bar came or went
+  width = innerWidth;
+  drawCurves();
+  drawProfiles();
+});

@@ -1,0 +1,111 @@
+"""A small suite with two entries and made-up results, whose scores can be computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from jaxbyz.benchmark.entries import Cell, Entry, cell_config, cells_of, options_of, parse_entries
+from jaxbyz.benchmark.results import write_result
+from jaxbyz.benchmark.suite import Suite, load_suite
+from jaxbyz.experiments.run import Experiment
+
+SUITE = """
+name = "tiny"
+summary = "two settings, two attacks, eight seeds"
+attacks = ["avg-zero", "large-noise"]
+[seeds]
+first = 0
+count = 8
+[statistics]
+measure = "average"
+floor = -1.0
+resamples = 500
+confidence = 0.95
+[tuning]
+first = 1000
+count = 2
+attacks = ["none", "avg-zero"]
+factors = [0.5, 1.0]
+[certificate]
+starts = 8
+climbers = 2
+steps = 2
+[settings]
+easy = ["k5", "k9"]
+[federations.k5]
+agents = 5
+byzantine = 1
+[federations.k9]
+agents = 9
+byzantine = 2
+ranked = false
+decentralised = true
+[tasks.easy]
+threshold = 30.0
+[tasks.easy.fixed]
+env = "TabularMDP"
+trajectories = 6
+horizon = 5
+hidden = [2]
+[tasks.easy.defaults]
+N = 2
+B = 1
+p = 1.0
+eta = 0.1
+[tasks.easy.alone]
+eta = 0.05
+"""
+ENTRIES = {
+    "robust": {"summary": "RFA", "algorithm": "decbyzpg", "aggregator": "rfa", "agreement": "trimmed-mean"},
+    "central": {"summary": "ByzPG", "algorithm": "byzpg", "aggregator": "median", "tasks": {"easy": {"eta": 0.2}}},
+}
+# Returns of all seeds; references are 10 and 30, so the score is (return − 10) / 20.
+RETURNS = {
+    ("alone", "none"): 10.0,
+    ("mean", "none"): 30.0,
+    ("robust", "none"): 30.0,
+    ("robust", "avg-zero"): 25.0,
+    ("robust", "large-noise"): 20.0,
+    ("central", "none"): 20.0,
+    ("central", "avg-zero"): 40.0,
+    ("central", "large-noise"): -100.0,
+}
+
+
+def write_suite(folder: Path, text: str = SUITE) -> Path:
+    """Write the suite file and return its path."""
+    path = folder / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def entries() -> dict[str, Entry]:
+    """Return both entries."""
+    return parse_entries(ENTRIES, "entries.toml")
+
+
+def made_up(folder: Path, suite: Suite, cell: Cell, returns: np.ndarray) -> None:
+    """Write a result in which every seed has a constant return."""
+    options = options_of(suite, entries(), cell)
+    config = cell_config(suite, cell, options)
+    iterations = 3
+    shape = (len(returns), iterations)
+    metrics = {
+        "returns": np.repeat(returns[:, None], iterations, axis=1),
+        "trajectories": np.tile(np.array([2, 4, 6]), (len(returns), 1)),
+        "finite": np.repeat(np.isfinite(returns)[:, None], iterations, axis=1),
+        "bytes_sent": np.full(shape, 1000.0),
+    }
+    write_result(folder, suite, cell, options, config, Experiment(config, metrics, {}, True), 1.5)
+
+
+def make_results(folder: Path) -> tuple[Path, Path]:
+    """Write the suite and a folder with results of all cells; return both paths."""
+    path = write_suite(folder)
+    suite, out = load_suite(path), folder / "results"
+    out.mkdir()
+    for cell in cells_of(suite, entries()):
+        made_up(out, suite, cell, np.full(suite.seeds, RETURNS[cell.entry, cell.attack]))
+    return path, out
