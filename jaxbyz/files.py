@@ -15,6 +15,7 @@ import math
 import os
 import stat
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ import numpy as np
 from jaxbyz.errors import UsageError, first_line
 
 MAX_JSON_BYTES = 2**20
+MAX_TOML_BYTES = 2**20
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
 TEMPORARY = ".tmp"  # ends the names of files that are being written
 
@@ -169,6 +171,20 @@ def _finite_float(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:20]} is too large")
     return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file of at most `MAX_TOML_BYTES`."""
+    with open_regular(path) as file:
+        try:
+            text = file.read(MAX_TOML_BYTES + 1)
+            if len(text) > MAX_TOML_BYTES:
+                raise UsageError(f"{path}: larger than the limit of {MAX_TOML_BYTES} bytes")
+            return tomllib.loads(text.decode())
+        except UsageError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
 
 
 def read_arrays(path: Path, limit: int = MAX_ARRAY_BYTES) -> dict[str, np.ndarray]:

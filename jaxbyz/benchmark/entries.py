@@ -19,9 +19,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, read_toml
+from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.config import Config, resolve, traits_of
+from jaxbyz.files import read_toml
 
 ALONE, MEAN = "alone", "mean"  # the references with scores 0 and 1
 ONE_AGENT = "one-agent"  # stands for the federation in the cell of `alone`

@@ -16,10 +16,10 @@ import numpy as np
 from jaxbyz.benchmark.entries import Cell
 from jaxbyz.benchmark.suite import Suite, content_hash
 from jaxbyz.errors import UsageError
-from jaxbyz.files import json_text, read_json, write_text
 from jaxbyz.experiments.config import Config, to_dict
 from jaxbyz.experiments.run import Experiment
 from jaxbyz.experiments.run_folder import describe_environment, make_folder
+from jaxbyz.files import json_text, read_json, write_text
 from jaxbyz.report.statistics import window_averages
 
 RESULT_FORMAT = 1

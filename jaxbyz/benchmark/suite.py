@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.certify import Budget
-from jaxbyz.errors import UsageError, check_choice, first_line
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.config import FIELDS, resolve
+from jaxbyz.files import read_toml
 
-MAX_FILE_BYTES = 2**20
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 MEASURES = ("average", "final")
 # Options that the suite itself sets for every run. Neither tasks nor entries may set them.
@@ -148,20 +148,6 @@ def load_suite(name: str | Path) -> Suite:
     check_choice("suite", text, suite_names())
     content = (resources.files("jaxbyz.benchmark") / "suites" / f"{text}.toml").read_text("utf-8")
     return parse_suite(tomllib.loads(content), f"{text}.toml")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file of bounded size."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise UsageError(f"{path}: larger than the limit of {MAX_FILE_BYTES} bytes")
-        return tomllib.loads(content.decode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
 
 
 def parse_suite(values: dict[str, Any], path: str) -> Suite:

@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import math
 import re
-import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,9 +30,8 @@ from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
 from jaxbyz.experiments.settings import make_settings
-from jaxbyz.files import write_text
+from jaxbyz.files import read_toml, write_text
 
-MAX_FILE_BYTES = 2**20
 MAX_MEMBERS = 10_000
 MAX_NAME_LENGTH = 150
 MAX_REPORTED = 20  # lines about options before the first member starts
@@ -77,16 +75,7 @@ def load_sweep(path: str | Path) -> Sweep:
     Raises:
         UsageError: if the file cannot be read or is not a sweep.
     """
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise UsageError(f"{path}: larger than the limit of {MAX_FILE_BYTES} bytes")
-        values = tomllib.loads(text.decode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
+    values = read_toml(Path(path))
     for name, value in values.items():
         kind = SWEEP_FILE_KEYS.get(name)
         if kind is None:
