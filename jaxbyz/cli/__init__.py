@@ -19,6 +19,7 @@ COMMANDS = {
     "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, next to its own curves"),
     "benchmark": ("jaxbyz.cli.benchmark", "run a suite of tasks and attacks, score entries, publish a leaderboard"),
     "evaluate": ("jaxbyz.cli.evaluate", "run a trained policy for fresh episodes"),
+    "export": ("jaxbyz.cli.export", "write a trained policy to one file for other programs"),
     "render": ("jaxbyz.cli.render", "draw an episode of a trained policy as a GIF and a strip of frames"),
     "certify": ("jaxbyz.cli.certify", "search for inputs that violate the paper's Definitions 2 and 4"),
     "list": ("jaxbyz.cli.listing", "list environments, algorithms, rules, attacks, agreements, schedules and presets"),

@@ -22,6 +22,7 @@ from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.history import History
 from jaxbyz.experiments.ineffective import without_effect
 from jaxbyz.experiments.plan import Plan, make_plan
+from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.settings import RunSettings, make_settings
 from jaxbyz.experiments.signals import StopRequest, catch_stop_request
@@ -35,8 +36,8 @@ def _ignore(line: str) -> None:
     """Drop a message."""
 
 
-class Experiment(NamedTuple):
-    """A finished experiment.
+class Results(NamedTuple):
+    """What an experiment has produced.
 
     Attributes:
         config: its configuration.
@@ -49,6 +50,10 @@ class Experiment(NamedTuple):
     metrics: dict[str, np.ndarray]
     policy: dict[str, np.ndarray]
     finite: bool
+
+
+class Experiment(Results, PolicyMethods):
+    """A finished experiment: its results, and what can be done with the learnt policy."""
 
 
 class Interrupted(Exception):  # noqa: N818 (it is not an error)

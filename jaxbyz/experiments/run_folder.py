@@ -17,13 +17,14 @@ import numpy as np
 
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import OUTPUTS, Config, from_dict, to_dict
+from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.files import read_arrays, read_json, write_arrays, write_json
 
 RUN_FORMAT = 1
 PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
 
 
-class RunData(NamedTuple):
+class RunFiles(NamedTuple):
     """The contents of a run folder.
 
     Attributes:
@@ -42,6 +43,10 @@ class RunData(NamedTuple):
     metrics: dict[str, np.ndarray]
     policy: dict[str, np.ndarray]
     environment: dict[str, Any]
+
+
+class RunData(RunFiles, PolicyMethods):
+    """A run that was loaded from its folder: its contents, and what can be done with the learnt policy."""
 
 
 def has_run(folder: Path) -> bool:

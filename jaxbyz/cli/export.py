@@ -1,0 +1,26 @@
+"""`jaxbyz export`: write the policy of a run folder to one file for other programs."""
+
+from __future__ import annotations
+
+import argparse
+
+from jaxbyz.cli import common
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the policy and the file."""
+    common.add_policy_options(parser)
+    parser.add_argument("--run-seed", type=int, default=0, help="which seed of the run, counted from 0")
+    parser.add_argument(
+        "--out", metavar="FILE", default="policy.npz",
+        help=".npz or .safetensors: named arrays with a schema; .jax: a function for jax.export (default policy.npz)",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file and print its name."""
+    from jaxbyz.experiments.run_folder import load_run
+
+    chosen = {"run_seed": arguments.run_seed, "agent": arguments.agent, "output": arguments.output}
+    print(load_run(arguments.folder).export(arguments.out, **chosen))
+    return 0
