@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import math
 import os
+import re
 import stat
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +30,7 @@ from jaxbyz.errors import UsageError, first_line
 MAX_JSON_BYTES = 2**20
 MAX_TOML_BYTES = 2**20
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
+MANY_PARTS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){20}""")  # a.b.c…: quadratic time in tomllib
 TEMPORARY = ".tmp"  # ends the names of files that are being written
 
 
@@ -125,7 +128,7 @@ def reason(error: OSError) -> str:
     return error.strerror or first_line(error)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; a pipe or a device, which might never end, is refused.
 
     Raises:
@@ -180,11 +183,14 @@ def read_toml(path: Path) -> dict[str, Any]:
             text = file.read(MAX_TOML_BYTES + 1)
             if len(text) > MAX_TOML_BYTES:
                 raise UsageError(f"{path}: larger than the limit of {MAX_TOML_BYTES} bytes")
-            return tomllib.loads(text.decode())
+            decoded = text.decode()
+            if MANY_PARTS.search(decoded):
+                raise ValueError("a name has more than 20 parts")
+            return tomllib.loads(decoded)
         except UsageError:
             raise
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: not readable as TOML ({first_line(error)})") from error
+        except (OSError, ValueError, RecursionError) as error:  # also numbers with thousands of digits
+            raise UsageError(f"{path}: not readable as TOML ({first_line(error)[:200]})") from error
 
 
 def read_arrays(path: Path, limit: int = MAX_ARRAY_BYTES) -> dict[str, np.ndarray]:
@@ -219,15 +225,3 @@ def refuse_links(folder: Path, *parts: str) -> Path:
         if path.is_symlink():
             raise UsageError(f"{path}: is a link; links inside a run folder are not followed")
     return path
-
-
-@contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn every OSError in the block into a UsageError of one line that names the file."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        named = f"{error.filename}: " if error.filename is not None else ""
-        raise UsageError(f"{named}{reason(error)}") from error

@@ -186,9 +186,15 @@ def convert(name: str, hint: Any, value: Any) -> Any:
     sizes = value if isinstance(value, list | tuple) else [None]
     if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
         return tuple(sizes)
-    raise UsageError(
-        f"{name}={str(value)[:60]!r} is not {TYPE_NAMES.get(kind, 'a list of whole numbers like [16, 16]')}"
-    )
+    raise UsageError(f"{name}={_shown(value)} is not {TYPE_NAMES.get(kind, 'a list of whole numbers like [16, 16]')}")
+
+
+def _shown(value: Any) -> str:
+    """Return the beginning of a value as text."""
+    try:
+        return repr(str(value)[:60])
+    except ValueError:  # a number with thousands of digits
+        return "a very large number"
 
 
 def _overflows(value: Any) -> bool:

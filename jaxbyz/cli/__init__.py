@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import runpy
 import sys
@@ -29,6 +30,7 @@ COMMANDS = {
 }
 # package -> the extra that installs it
 OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard"}
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,16 +83,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(version("jaxbyz"))
         return 0
     from jaxbyz.accelerate.setup import join_processes, prepare
-    from jaxbyz.errors import UsageError
+    from jaxbyz.errors import UsageError, first_line
 
+    for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode, or a file name that is not text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     prepare()
     try:
         if "--distributed" in arguments:
             join_processes()  # before any import that starts JAX, such as gymnax
         sources, arguments = import_components(arguments)
     except UsageError as error:
-        print(f"jaxbyz: error: {error}", file=sys.stderr)
-        return 2
+        return _fail(str(error))
     command = next((word for word in arguments if word in COMMANDS), None)
     parsed = build_parser(command or "").parse_args(arguments)
     parsed.sources = sources
@@ -100,21 +104,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
     except UsageError as error:
-        print(f"jaxbyz: error: {error}", file=sys.stderr, flush=True)
+        code = _fail(str(error))
         if "--distributed" in arguments:
-            os._exit(2)  # let the other processes fail at once; a normal exit would wait for them
-        return 2
+            os._exit(code)  # let the other processes fail at once; a normal exit would wait for them
+        return code
     except KeyboardInterrupt:
         print("jaxbyz: interrupted", file=sys.stderr)
         return 130
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL:
             raise
-        extra = OPTIONAL[error.name]
-        print(f"jaxbyz: error: the package {error.name} is missing: pip install 'jaxbyz[{extra}]'", file=sys.stderr)
-        return 2
+        return _fail(f"the package {error.name} is missing: pip install 'jaxbyz[{OPTIONAL[error.name]}]'")
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        named = "" if error.filename is None else f"{error.filename}: "
+        return _fail(f"{named}{error.strerror or error}")
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)):
+            raise
+        return _fail(f"out of memory ({first_line(error)[:200]}); reduce the sizes of the run")
+
+
+def _fail(message: str) -> int:
+    """Print an error in one line and return the exit code."""
+    print(f"jaxbyz: error: {' '.join(message.splitlines())}", file=sys.stderr, flush=True)
+    return 2
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def make_reporter(config: Config, arguments: argparse.Namespace) -> Reporter:
     progress = make_progress(config.trajectories, arguments.quiet)
     if arguments.tensorboard is None:
         return progress
-    return ReporterGroup(TensorBoard(arguments.tensorboard, config.seed), progress)
+    return ReporterGroup(TensorBoard(arguments.tensorboard, config.seed, print_message), progress)
 
 
 def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment]) -> int:

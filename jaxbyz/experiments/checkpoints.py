@@ -22,7 +22,16 @@ import numpy as np
 from jaxbyz.algorithms import Algorithm
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.experiments.config import Config, to_dict
-from jaxbyz.files import read_arrays, read_json, write_arrays, write_json
+from jaxbyz.files import (
+    open_regular,
+    read_arrays,
+    read_json,
+    reason,
+    refuse_links,
+    remove_leftovers,
+    write_arrays,
+    write_json,
+)
 from jaxbyz.training.devices import Shape
 from jaxbyz.training.layout import make_layout
 from jaxbyz.training.processes import is_first_process, on_first_process
@@ -30,6 +39,7 @@ from jaxbyz.training.run import Run
 
 CHECKPOINT_FORMAT = 1
 FOLDER = "checkpoints"
+OPTION_TYPES = {"checkpoint_every": int, "mesh": str, "chosen_mesh": str}  # of `options.json`
 KEEP = 2  # the newest, and the one before it in case the newest is damaged
 
 
@@ -64,7 +74,7 @@ def expected_checkpoint(algorithm: Algorithm, seeds: int, shape: Shape | None, d
 
 def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
     """Write and seal a checkpoint, and remove all but the newest `KEEP`."""
-    path = folder / FOLDER / str(checkpoint.done)
+    path = refuse_links(folder, FOLDER, str(checkpoint.done))
     try:
         _write(path, checkpoint)
         if is_first_process():
@@ -77,9 +87,9 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
             raise  # the disk is fine, but another process was lost
         if is_first_process():
             _remove_unfinished(folder)
-        reason = getattr(error, "strerror", None) or first_line(error)
+        why = getattr(error, "strerror", None) or first_line(error)
         raise UsageError(
-            f"{path}: the checkpoint could not be written ({reason[:300]}); earlier checkpoints are unchanged"
+            f"{path}: the checkpoint could not be written ({why[:300]}); earlier checkpoints are unchanged"
         ) from error
 
 
@@ -127,14 +137,19 @@ def _damaged(done: int, why: str) -> str:
 
 def write_options(folder: Path, options: dict[str, Any]) -> None:
     """Store the settings of a run that `resume` should use again."""
-    (folder / FOLDER).mkdir(exist_ok=True)
+    _make_folder(folder)
     write_json(folder / FOLDER / "options.json", options)
 
 
 def read_options(folder: Path) -> dict[str, Any]:
     """Return what `write_options` stored, or an empty table."""
-    path = folder / FOLDER / "options.json"
-    return read_json(path) if path.exists() else {}
+    path = refuse_links(folder, FOLDER) / "options.json"
+    options = read_json(path) if path.exists() else {}
+    for name, value in options.items():
+        kind = OPTION_TYPES.get(name)
+        if kind is None or type(value) is not kind:
+            raise UsageError(f"{path}: {str(name)[:40]}={str(value)[:60]} is not an option of a run")
+    return options
 
 
 def write_policy(folder: Path, policy: dict[str, np.ndarray]) -> None:
@@ -142,7 +157,7 @@ def write_policy(folder: Path, policy: dict[str, np.ndarray]) -> None:
 
     They no longer change, so one file serves all checkpoints.
     """
-    (folder / FOLDER).mkdir(exist_ok=True)
+    _make_folder(folder)
     write_arrays(folder / FOLDER / "policy.npz", policy)
 
 
@@ -164,28 +179,42 @@ def discard_after(folder: Path, done: int) -> None:
             remove(folder, step)
 
 
+def _make_folder(folder: Path) -> None:
+    """Create the folder of checkpoints unless it exists."""
+    try:
+        refuse_links(folder, FOLDER).mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder / FOLDER}: cannot be created ({reason(error)})") from error
+
+
 def _remove_unfinished(folder: Path) -> None:
+    remove_leftovers(folder / FOLDER)
     for unfinished in (folder / FOLDER).glob("*.orbax-checkpoint-tmp*"):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def remove(folder: Path, done: int) -> None:
     """Remove one checkpoint, its seal first, so that an interrupted removal leaves no valid seal."""
-    path = folder / FOLDER / str(done)
+    path = refuse_links(folder, FOLDER) / str(done)
     path.with_suffix(".json").unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_all(folder: Path) -> None:
     """Remove all checkpoints of a finished run."""
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    shutil.rmtree(refuse_links(folder, FOLDER), ignore_errors=True)
 
 
 def _steps(folder: Path) -> list[int]:
     """Return the iterations that have a checkpoint folder or a seal, in ascending order."""
-    parent = folder / FOLDER
+    parent = refuse_links(folder, FOLDER)
     names = {path.name.removesuffix(".json") for path in parent.iterdir()} if parent.is_dir() else set()
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 16)
+
+
+def has_any(folder: Path) -> bool:
+    """Return whether the folder holds a checkpoint, damaged or not."""
+    return bool(_steps(folder))
 
 
 def _problem(folder: Path, config: Config, done: int) -> str | None:
@@ -221,8 +250,10 @@ def _digests(checkpoint: Path) -> Iterator[tuple[str, str]]:
         if path.is_symlink():
             yield name, "link"
         elif path.is_file():
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 yield name, hashlib.file_digest(file, "sha256").hexdigest()
+        elif not path.is_dir():
+            yield name, "not a file"
 
 
 def _write(path: Path, checkpoint: Checkpoint) -> None:

@@ -36,6 +36,7 @@ OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "li
 OUTPUTS = ("last", "sampled", "best")
 POLICY_OPTIONS = ("hidden", "activation", "output_activation", "output_scale", "initialiser")  # if the policy has them
 MAX_ROUNDS = 10**6
+MAX_TEXT = 1000
 MAX_SEED = 2**32 - 1
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -329,6 +330,8 @@ def check(config: Config, *, names: bool = True) -> Config:
 def _check_option(name: str, value: Any) -> None:
     """Refuse a value that the description of the option does not allow."""
     rule, optional = FIELDS[name].metadata, FIELDS[name].default is None
+    if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT):
+        raise UsageError(f"{name}={value[:60]!a}: must be printable text of at most {MAX_TEXT} characters")
     if rule["choices"]:
         check_choice(name, value, rule["choices"])
     if rule["allowed"] is None or (optional and value is None) or rule["allowed"].test(value):

@@ -16,6 +16,7 @@ from jaxbyz.algorithms.base import run_key
 from jaxbyz.environments import OwnParams, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.memory import check_evaluation_memory
 from jaxbyz.experiments.plan import cached_algorithm
 from jaxbyz.sampling.rollout import collect
 
@@ -69,13 +70,26 @@ def _play(
     config: Config, parameters: np.ndarray, own: OwnParams, episodes: int, seed: int, greedy: bool
 ) -> dict[str, np.ndarray]:
     """Run the episodes of the policies `[A, D]` in the environments that `own`, `{name: [A, …]}`, describes."""
+    check_evaluation_memory(len(parameters), episodes)
     algorithm = cached_algorithm(config)
+    check_parameters(algorithm, parameters)
+    play = _player(algorithm, episodes, config.horizon, greedy)
+    return {name: np.asarray(x) for name, x in play(parameters, evaluation_keys(seed, len(parameters)), own).items()}
+
+
+def check_parameters(algorithm: Algorithm, parameters: np.ndarray) -> None:
+    """Refuse parameters `[…, D]` that do not fit the policy or are not finite.
+
+    Raises:
+        UsageError: with the sizes, or how many policies are not finite.
+    """
     if parameters.shape[-1] != algorithm.policy.size:
         raise UsageError(
             f"parameters of size {parameters.shape[-1]} do not fit a policy of size {algorithm.policy.size}"
         )
-    play = _player(algorithm, episodes, config.horizon, greedy)
-    return {name: np.asarray(x) for name, x in play(parameters, evaluation_keys(seed, len(parameters)), own).items()}
+    bad = ~np.isfinite(parameters).all(axis=-1)
+    if bad.any():
+        raise UsageError(f"the parameters of {bad.sum()} of {bad.size} policies are not finite: the training diverged")
 
 
 @lru_cache(maxsize=16)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxbyz.errors import UsageError
+from jaxbyz.files import reason, remove_leftovers
 
 LOCK_FILE = ".lock"
 LOCKED_BY_OTHERS = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -27,11 +28,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
     finished run (`metrics.npz`).
     """
     handle = _lock(folder)
+    remove_leftovers(folder)  # of a process that was killed while it held the lock
     try:
         yield
     finally:
-        if (folder / "metrics.npz").exists():
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if (folder / "metrics.npz").exists():
                 (folder / LOCK_FILE).unlink()
         os.close(handle)
 
@@ -40,9 +42,9 @@ def _lock(folder: Path) -> int:
     """Open and lock the lock file; try again if its holder removed it between the two."""
     while True:
         try:
-            handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         except OSError as error:
-            raise UsageError(f"{folder}: cannot be written ({error.strerror})") from error
+            raise UsageError(f"{folder}: cannot be written ({reason(error)})") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_open_file(handle, folder / LOCK_FILE):

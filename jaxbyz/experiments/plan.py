@@ -14,6 +14,7 @@ from jaxbyz import training
 from jaxbyz.algorithms import Algorithm
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.memory import check_memory
 from jaxbyz.registry import Registry
 
 
@@ -44,6 +45,7 @@ def make_plan(config: Config) -> Plan:
     Shared coins come from the first seed. If every seed has its own coins, all sequences are as long as the longest,
     so that every seed samples at least `config.trajectories`.
     """
+    check_memory(config)
     keys = jax.vmap(jax.random.key)(np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32))
     algorithm = cached_algorithm(config)
     commons = jax.vmap(training.common_seed)(keys)
@@ -67,4 +69,5 @@ def cached_algorithm(config: Config, iterations: int = 1) -> Algorithm:
 @lru_cache(maxsize=16)
 def _build_once(config: Config, iterations: int, revision: int) -> Algorithm:
     """Build an algorithm; `revision` makes the cache notice components that are registered again."""
+    check_memory(config)
     return build(config, iterations)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from jaxbyz.errors import UsageError
+from jaxbyz.files import reason
 
 
 class Progress(NamedTuple):
@@ -70,36 +74,56 @@ class ReporterGroup:
 class TensorBoard:
     """Writes every metric of every iteration: the mean over seeds as `NAME`, and every seed as `seed-S/NAME`.
 
+    `log` receives a line if writing fails while the run is in progress.
+
     The step is the number of trajectories per agent, the horizontal axis of the paper's figures; that of a mean is the
     number of the first seed.
     """
 
-    def __init__(self, folder: str | Path, first_seed: int = 0):
+    def __init__(self, folder: str | Path, first_seed: int = 0, log: Callable[[str], None] = warnings.warn):
         try:
-            from tensorboardX import SummaryWriter
+            from tensorboardX.event_file_writer import EventsWriter
         except ModuleNotFoundError:
             raise UsageError("TensorBoard needs the package tensorboardX: pip install 'jaxbyz[tensorboard]'") from None
-        self.make_writer, self.folder, self.first_seed = SummaryWriter, Path(folder), first_seed
+        self.make_writer, self.folder, self.first_seed = EventsWriter, Path(folder), first_seed
+        self.log, self.failed = log, False
 
     def __enter__(self) -> TensorBoard:
         try:
-            self.writer = self.make_writer(str(self.folder))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.writer = self.make_writer(str(self.folder / "events"))
         except OSError as error:
-            raise UsageError(f"tensorboard={self.folder}: cannot be written ({error.strerror})") from error
+            raise UsageError(f"tensorboard={self.folder}: cannot be written ({reason(error)})") from error
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.writer.close()
+        with contextlib.suppress(OSError):
+            self.writer.close()
 
     def update(self, progress: Progress) -> None:
-        """Write the metrics of the segment."""
+        """Write the metrics of the segment. If the disk is full, the run goes on without TensorBoard."""
+        if self.failed:
+            return
+        try:
+            self._write(progress)
+        except OSError as error:
+            self.failed = True
+            self.log(f"tensorboard={self.folder}: cannot be written ({reason(error)}); the run goes on without it")
+
+    def _write(self, progress: Progress) -> None:
         trajectories = progress.metrics["trajectories"]
         for name, values in progress.metrics.items():
             if name == "trajectories" or values.ndim != 2:
                 continue
             for step, mean in zip(trajectories[0], values.mean(axis=0), strict=True):
-                self.writer.add_scalar(name, mean, int(step))
+                self._add(name, mean, step)
             for seed, row in enumerate(values if len(values) > 1 else ()):
                 for step, value in zip(trajectories[seed], row, strict=True):
-                    self.writer.add_scalar(f"seed-{self.first_seed + seed}/{name}", value, int(step))
+                    self._add(f"seed-{self.first_seed + seed}/{name}", value, step)
         self.writer.flush()
+
+    def _add(self, name: str, value: Any, step: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        self.writer.write_event(Event(wall_time=time.time(), step=int(step), summary=scalar(name, float(value))))

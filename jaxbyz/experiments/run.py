@@ -126,7 +126,7 @@ def run(
                 run_folder.refuse_run(folder)
                 run_folder.make_folder(folder)
                 stack.enter_context(lock_folder(folder))
-                run_folder.refuse_run(folder)  # another process may have started a run before the lock
+                _refuse_foreign_files(folder)  # another process may have started a run before the lock
 
             on_first_process(claim)
             _write_start(folder, config, settings)
@@ -176,9 +176,10 @@ def ensure(
             if run_folder.is_finished(folder) and not run_folder.is_writable(folder):
                 return FINISHED  # reading needs no lock
             stack.enter_context(lock_folder(folder))
-            if run_folder.is_finished(folder):
-                return FINISHED
-            return UNFINISHED if run_folder.has_run(folder) else NO_RUN
+            if run_folder.has_run(folder):
+                return FINISHED if run_folder.is_finished(folder) else UNFINISHED
+            _refuse_foreign_files(folder)
+            return NO_RUN
 
         stage = on_first_process(claim)
         if stage == NO_RUN:
@@ -189,6 +190,8 @@ def ensure(
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
         if stage == FINISHED:
             data = run_folder.load_run(folder)
+            if run_folder.is_writable(folder):  # a kill may have left the checkpoints of a finished run
+                on_first_process(lambda: checkpoints.remove_all(folder))
             log(f"{folder} is finished; there is nothing to resume")
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
         stored = checkpoints.read_options(folder)
@@ -198,8 +201,17 @@ def ensure(
         start = checkpoints.restore(folder, config, expected_at, log)
         done = 0 if start is None else start.done
         on_first_process(lambda: checkpoints.discard_after(folder, done))
+        on_first_process(lambda: run_folder.write_environment(folder))
         log(f"resuming {folder} at iteration {done} of {plan.iterations}")
         return _train(config, plan, settings, reporter, start)
+
+
+def _refuse_foreign_files(folder: Path) -> None:
+    """Refuse a folder that holds a run or files of something else; the remains of a start that was killed are ours."""
+    run_folder.refuse_run(folder)
+    if checkpoints.has_any(folder):
+        raise UsageError(f"out={folder}: the folder holds checkpoints of something else; choose another folder")
+    checkpoints.read_options(folder)
 
 
 def _write_start(folder: Path, config: Config, settings: RunSettings) -> None:

@@ -1,7 +1,8 @@
 """The folder of a run: config.json, metrics.npz, policy.npz, environment.json.
 
 A folder with config.json holds a run. metrics.npz is written last: with it the run is finished, without it the run can
-be resumed.
+be resumed. Whoever reads a folder gets what `load_config` and `load_run` have checked, or one line about the first file
+that is not as a run writes it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import OUTPUTS, Config, from_dict, to_dict
 from jaxbyz.experiments.policy_methods import PolicyMethods
-from jaxbyz.files import read_arrays, read_json, write_arrays, write_json
+from jaxbyz.files import read_arrays, read_json, reason, write_arrays, write_json
 
 RUN_FORMAT = 1
+METRICS = Metrics._fields
+RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz")
+PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
+MAX_COUNT = 2**53  # whole numbers up to here are exact as floats
 PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
 
 
@@ -51,12 +57,27 @@ class RunData(RunFiles, PolicyMethods):
 
 def has_run(folder: Path) -> bool:
     """Return whether the folder holds a run."""
-    return (folder / "config.json").exists()
+    return _exists(folder / "config.json")
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is something of this name, if only a broken link.
+
+    Raises:
+        UsageError: if the folder cannot be entered, or the name is too long.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({reason(error)})") from error
+    return True
 
 
 def is_finished(folder: Path) -> bool:
     """Return whether the folder holds a finished run."""
-    return has_run(folder) and (folder / "metrics.npz").exists()
+    return has_run(folder) and _exists(folder / "metrics.npz")
 
 
 def is_writable(folder: Path) -> bool:
@@ -67,27 +88,36 @@ def is_writable(folder: Path) -> bool:
 def make_folder(path: str | Path) -> Path:
     """Create a folder unless it exists."""
     folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"out={path}: is a file; a folder is needed")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"out={path}: is a file; a folder is needed")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"out={path}: cannot be created ({error.strerror})") from error
+        raise UsageError(f"out={path}: cannot be created ({reason(error)})") from error
     return folder
 
 
 def refuse_run(path: str | Path) -> None:
-    """Raise a UsageError if the folder already holds a run."""
-    if is_finished(Path(path)):
+    """Raise a UsageError if the folder already holds a run, or a file that a run would write."""
+    folder = Path(path)
+    if is_finished(folder):
         raise UsageError(f"out={path}: the folder already holds a run; choose another or remove it")
-    if has_run(Path(path)):
+    if has_run(folder):
         raise UsageError(f"out={path}: the folder holds an unfinished run; `jaxbyz resume {path}` continues it")
+    if found := [name for name in RUN_FILES if _exists(folder / name)]:
+        raise UsageError(f"out={path}: the folder holds {found[0]} of something else; choose another folder")
 
 
 def write_start(folder: Path, config: Config) -> None:
-    """Write the files of a run that starts; config.json last, because it makes the folder a run."""
-    write_json(folder / "environment.json", describe_environment())
+    """Write the files of a run that starts; config.json first, because it makes the folder a run."""
     write_json(folder / "config.json", {"format": RUN_FORMAT, **to_dict(config)})
+    write_environment(folder)
+
+
+def write_environment(folder: Path) -> None:
+    """Write environment.json unless it is there: a run that was killed as it started may lack it."""
+    if not _exists(folder / "environment.json"):
+        write_json(folder / "environment.json", describe_environment())
 
 
 def write_results(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str, np.ndarray]) -> None:
@@ -120,7 +150,7 @@ def describe_environment() -> dict[str, Any]:
 def load_config(path: str | Path, *, names: bool = True) -> Config:
     """Read the configuration of a run folder, finished or not. `names` is passed to `config.check`."""
     folder = Path(path)
-    if not folder.is_dir():
+    if not _exists(folder):
         raise UsageError(f"{path}: no such folder")
     if not has_run(folder):
         raise UsageError(f"{path}: no run here (config.json missing); `jaxbyz train --out {path}` makes one")
@@ -130,7 +160,10 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
         raise UsageError(f"{folder / 'config.json'}: format={version!r}: must be a whole number")
     if version > RUN_FORMAT:
         raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {RUN_FORMAT})")
-    return from_dict(values, names=names)
+    try:
+        return from_dict(values, names=names)
+    except UsageError as error:
+        raise UsageError(f"{folder / 'config.json'}: {error}") from error
 
 
 def load_run(path: str | Path) -> RunData:
@@ -146,32 +179,46 @@ def load_run(path: str | Path) -> RunData:
     if not is_finished(folder):
         raise UsageError(f"{path}: the run is not finished (metrics.npz missing); `jaxbyz resume {path}` continues it")
     metrics = read_arrays(folder / "metrics.npz")
-    policy = read_arrays(folder / "policy.npz") if (folder / "policy.npz").exists() else {}
+    policy = read_arrays(folder / "policy.npz") if _exists(folder / "policy.npz") else {}
     _check_metrics(folder / "metrics.npz", metrics, config)
     _check_policy(folder / "policy.npz", policy, config)
     environment = folder / "environment.json"
-    return RunData(folder, config, metrics, policy, read_json(environment) if environment.exists() else {})
+    return RunData(folder, config, metrics, policy, read_json(environment) if _exists(environment) else {})
 
 
 def _check_metrics(path: Path, metrics: dict[str, np.ndarray], config: Config) -> None:
-    """Refuse metrics that are not numbers `[seeds, iterations, …]`, or that lack the essential ones."""
-    if missing := sorted({"returns", "trajectories", "finite"} - set(metrics)):
+    """Refuse metrics that a run does not write: a name, a shape, or numbers that cannot be."""
+    if missing := [name for name in (*METRICS, "trajectories") if name not in metrics]:
         raise UsageError(f"{path}: {missing[0]} is missing")
-    expected = (config.seeds, *metrics["returns"].shape[1:2])
+    returns = metrics["returns"]
+    iterations = returns.shape[1] if returns.ndim == 2 else 0
     for name, values in sorted(metrics.items(), key=lambda item: item[0] != "returns"):
-        if values.dtype.kind not in "biuf" or values.ndim < 2 or values.shape[:2] != expected or 0 in expected:
-            raise UsageError(
-                f"{path}: {name} is {values.dtype}{list(values.shape)}; it must be numbers [seeds, iterations]"
-            )
+        per_agent = (config.agents,) if name in PER_AGENT else ()
+        expected = (config.seeds, iterations, *per_agent)
+        # A metric of another version may have any further axes.
+        fits = values.shape == expected if name in (*METRICS, "trajectories") else values.shape[:2] == expected[:2]
+        if values.dtype.kind not in "biuf" or not fits or 0 in expected:
+            shape = f"[seeds={config.seeds}, iterations{f', agents={config.agents}' if per_agent else ''}]"
+            raise UsageError(f"{path}: {name} is {values.dtype}{list(values.shape)}; it must be numbers {shape}")
+    for name, least, most in (("batch", 1, MAX_COUNT), ("finite", 0, 1), ("coin", 0, 1)):
+        if not ((metrics[name] >= least) & (metrics[name] <= most)).all():
+            raise UsageError(f"{path}: {name} has values that are not from {least} to {most}")
+    if not (metrics["trajectories"] == np.cumsum(metrics["batch"], axis=1)).all():
+        raise UsageError(f"{path}: trajectories are not the sums of batch")
 
 
 def _check_policy(path: Path, policy: dict[str, np.ndarray], config: Config) -> None:
-    """Refuse policies that are not numbers `[seeds, K or 1, D]`. A run that was never finite has none at all."""
+    """Refuse policies that are not numbers `[seeds, K or 1, D]`. A run that was never finite has none at all.
+
+    Whether D is the size of the policy is checked by those that use it (`evaluation.check_parameters`), because a
+    policy can only be built if its components are registered.
+    """
     for name in OUTPUTS if policy else ():
         values = policy.get(name)
         if values is None:
             raise UsageError(f"{path}: {name} is missing")
         fits = values.ndim == 3 and values.shape[0] == config.seeds and values.shape[1] in (1, config.agents)
+        fits = fits and values.shape == policy["last"].shape and values.size > 0
         if values.dtype.kind != "f" or not fits:
             raise UsageError(
                 f"{path}: {name} is {values.dtype}{list(values.shape)}; it must be numbers [seeds, agents, D]"

@@ -12,6 +12,7 @@ aggregator = ["rfa", "krum"]
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import math
@@ -30,7 +31,7 @@ from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
 from jaxbyz.experiments.settings import make_settings
-from jaxbyz.files import read_toml, write_text
+from jaxbyz.files import read_toml, reason, write_text
 
 MAX_MEMBERS = 10_000
 MAX_NAME_LENGTH = 150
@@ -84,7 +85,13 @@ def load_sweep(path: str | Path) -> Sweep:
             raise UsageError(f"{path}: {name} is not {'a table' if kind is dict else kind.__name__}")
     fixed, grid = values.get("fixed", {}), values.get("grid", {})
     _check_options(path, fixed, grid)
-    return Sweep(dict(_members(path, fixed, grid)), values.get("out"), values.get("checkpoint_every"))
+    try:
+        members = dict(_members(path, fixed, grid))
+    except UsageError:
+        raise
+    except ValueError as error:  # a number with thousands of digits cannot be part of a name
+        raise UsageError(f"{path}: not usable as a sweep ({first_line(error)})") from error
+    return Sweep(members, values.get("out"), values.get("checkpoint_every"))
 
 
 def _check_options(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> None:
@@ -208,9 +215,12 @@ def _run_member(
         return MemberResult(name, "elsewhere")
     except UsageError as error:
         return MemberResult(name, "failed", str(error))
+    except OSError as error:
+        return MemberResult(name, "failed", f"{error.filename or folder}: {reason(error)}")
     except Exception as error:
-        if folder.is_dir():
+        with contextlib.suppress(UsageError):  # the folder may be missing or full
             write_text(folder / "error.txt", traceback.format_exc())
         return MemberResult(name, "failed", f"{type(error).__name__}: {first_line(error)} (see {folder}/error.txt)")
-    (folder / "error.txt").unlink(missing_ok=True)
+    if (folder / "error.txt").exists():
+        (folder / "error.txt").unlink()
     return MemberResult(name, "finished" if experiment.finite else "non-finite", experiment=experiment)

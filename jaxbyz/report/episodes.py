@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.environments.rendering import draw_frames
-from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.evaluation import check_parameters
+from jaxbyz.experiments.plan import cached_algorithm
 from jaxbyz.sampling.playback import play
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def render_episode(
         width: the width of a frame in pixels.
         max_frames: if given, draw at most this many frames, evenly spaced.
     """
-    algorithm = build(config, 1)
+    algorithm = cached_algorithm(config)
+    check_parameters(algorithm, theta)
     episode = play(algorithm.environment, algorithm.policy, jnp.asarray(theta), jax.random.key(seed), config.horizon)
     steps = len(episode.rewards)
     stride = 1 if max_frames is None else -(-steps // max_frames)

@@ -226,7 +226,10 @@ def _animate_episode(run: RunData, path: Path) -> str | None:
     config = run.config
     if config.env not in drawable() or not run.policy:
         return None
-    episode = render_episode(config, run.policy[config.output][0, 0], width=240, max_frames=MAX_FRAMES)
+    theta = run.policy[config.output][0, 0]
+    if not np.isfinite(theta).all():  # this seed diverged; the curves show it
+        return None
+    episode = render_episode(config, theta, width=240, max_frames=MAX_FRAMES)
     save_gif(episode.frames, path, fps=25)
     return f"one episode of seed {config.seed}: return {episode.total_return:.0f} in {episode.steps} steps"
 
