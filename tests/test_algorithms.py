@@ -203,7 +203,7 @@ def test_small_batch_uses_the_previous_parameters_and_estimate():
     second, _ = algorithm.step(first, jnp.bool_(False))
     keys = jax.random.split(jax.random.fold_in(first.key, first.step), 4)[:1]
     small = sampler(ENV, POLICY, PAGE, None).small
-    expected = small(first.parameters, first.anchor, first.estimate, keys, jnp.zeros(1, bool))
+    expected = small(first.parameters, first.anchor, first.estimate, keys, jnp.zeros(1, bool)).sampled
     np.testing.assert_allclose(second.estimate, expected.estimate, rtol=1e-5, atol=1e-5)
 
 

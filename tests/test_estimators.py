@@ -14,6 +14,7 @@ from jaxbyz.sampling.estimators import BASELINES, Estimator, estimate, importanc
 from jaxbyz.sampling.page import Page, sampler
 from jaxbyz.sampling.rollout import collect
 
+UNBIASED = [name for name in BASELINES if name != "critic"]
 AGENTS, BATCH = 600, 40  # independent estimates, each of a batch
 
 
@@ -35,7 +36,7 @@ def z_scores(estimates: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
-@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("baseline", UNBIASED)
 def test_unbiased_against_exact_gradient(batches, kind, baseline):
     policy, theta, _, episodes = batches
     estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7)
@@ -56,7 +57,7 @@ def test_leave_one_out_lowers_the_variance(batches):
 @pytest.mark.parametrize(
     ("kind", "weights"), [("gpomdp", "trajectory"), ("gpomdp", "per-decision"), ("reinforce", "trajectory")]
 )
-@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("baseline", UNBIASED)
 def test_importance_weighted_estimate_is_unbiased_for_the_other_policy(batches, kind, weights, baseline):
     policy, _, other, episodes = batches
     estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7, weights)
@@ -151,7 +152,7 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
     keys, mask = jax.random.split(jax.random.key(3), 1), jnp.zeros((1,), bool)
     page = Page(N=10, B=B, estimator=Estimator(gamma=gamma, horizon=horizon))
     sample = sampler(environment, policy, page, None)
-    ours = jax.jit(sample.either)(jnp.bool_(False), theta, previous, memory, keys, mask)
+    ours = jax.jit(sample.either)(jnp.bool_(False), theta, previous, memory, keys, mask).sampled
 
     record = collect(environment, policy, theta, keys, B, horizon)
     observations = np.asarray(record.observations)[:, 0].transpose(0, 2, 3, 1).reshape(-1, B, 4)
@@ -169,7 +170,7 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
         - numpy_gpomdp(before, episodes, gamma, unravel, behaviour=now)
     )
     np.testing.assert_allclose(ours.estimate[0], expected, rtol=2e-4, atol=2e-3)
-    large = jax.jit(sample.either)(jnp.bool_(True), theta, previous, memory, keys, mask)
+    large = jax.jit(sample.either)(jnp.bool_(True), theta, previous, memory, keys, mask).sampled
     assert float(jnp.abs(large.estimate - ours.estimate).max()) > 0.1
 
 

@@ -144,6 +144,7 @@ def test_estimate_equals_the_plain_program_on_the_same_episodes():
         alive_chunks,
         jnp.zeros((A, M), bool),
         jnp.int32(n),
+        jnp.zeros((A, 4, M)),
     )
     got = estimate(Estimator(gamma=0.999, horizon=horizon), policy, parameters, record)
     tree = jax.vmap(policy.unravel)(got)["params"]
@@ -263,7 +264,7 @@ def test_rewards_that_lie_have_a_stream_of_their_own():
     settings = page.Page(N=M, B=2, estimator=Estimator(horizon=horizon))
     keys = jax.random.split(jax.random.key(3), 2)
     large = page.sampler(environment, policy, settings, lie).large
-    drawn = large(jnp.zeros((2, policy.size)), keys, jnp.ones(2, bool)).returns
+    drawn = large(jnp.zeros((2, policy.size)), keys, jnp.ones(2, bool)).sampled.returns
     streams = jax.vmap(lambda key: jax.random.split(key, M + 3 * horizon))(keys)
     assert not jnp.isclose(drawn[:, None], jax.vmap(jax.vmap(jax.random.uniform))(streams)).any()
 

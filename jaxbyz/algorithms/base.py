@@ -14,10 +14,12 @@ from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
+from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule
-from jaxbyz.sampling.page import Page
+from jaxbyz.sampling.page import Page, Sampler
 
 DEFAULT_PAGE = Page()
+CRITIC_STREAM = 2**32 - 1  # of the key of a run, whose stream t belongs to iteration t
 
 
 class State(NamedTuple):
@@ -35,6 +37,7 @@ class State(NamedTuple):
         optimizer: one optimizer state per agent.
         rules: one rule state per receiver.
         attack_memory: what the attack remembers.
+        critic: what every agent keeps for itself, `[K, …]` also if there is a server; empty without critics.
     """
 
     step: Int[Array, ""]
@@ -45,6 +48,7 @@ class State(NamedTuple):
     optimizer: Any
     rules: Any
     attack_memory: Any
+    critic: Any = ()
 
 
 class Algorithm(NamedTuple):
@@ -123,6 +127,12 @@ def iteration_keys(state: State, agents: int) -> IterationKeys:
     return IterationKeys(keys[:agents], keys[agents], keys[agents + 1], keys[agents + 2])
 
 
+def initial_critics(sample: Sampler, key: PRNGKeyArray, places: Places) -> Any:
+    """Return the critics of the agents on this device, which all start from the same network."""
+    critic = sample.init(jax.random.fold_in(key, CRITIC_STREAM))
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (places.per_device, *jnp.shape(leaf))), critic)
+
+
 def initial_state(
     key: PRNGKeyArray,
     parameters: Float[Array, "R D"],
@@ -130,6 +140,7 @@ def initial_state(
     rule: Rule,
     senders: int,
     attack: Attack,
+    critic: Any = (),
 ) -> State:
     """Return the state before the first iteration of R agents that hold `parameters`."""
     receivers, D = parameters.shape
@@ -143,6 +154,7 @@ def initial_state(
         jax.vmap(optimizer.init)(parameters),
         rules,
         attack.init(senders, D),
+        critic,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import cond_on_coin
 from jaxbyz.algorithms.base import (
@@ -18,11 +18,13 @@ from jaxbyz.algorithms.base import (
     State,
     always_large,
     ascend,
+    initial_critics,
     initial_state,
     iteration_keys,
     next_anchor,
     previous_estimate,
 )
+from jaxbyz.algorithms.messages import message_keys, repeat
 from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
 from jaxbyz.components import check_limit, make_attack, make_rule
@@ -33,7 +35,7 @@ from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import HALF, Receiver, Rule
-from jaxbyz.sampling.page import Page, Sampled, sampler
+from jaxbyz.sampling.page import Drawn, Page, Sampled, sampler
 
 SERVER_LIMIT = HALF  # a server tolerates fewer Byzantine workers than honest ones
 
@@ -45,14 +47,14 @@ class ServerEstimate(NamedTuple):
         sampled: `[K]`, how the sampling of each worker went; K copies if the server sampled alone.
         v: `[1, D]`, the estimate v_t.
         shares: `[1, K]`, share of each worker in it; zero if the server sampled alone.
-        rule: the next state of the aggregator.
+        rules: the next state of the aggregator, `[1, …]`.
         attack_memory: what the attack remembers.
     """
 
     sampled: Sampled
     v: Float[Array, "1 D"]
     shares: Float[Array, "1 K"]
-    rule: Any
+    rules: Any
     attack_memory: Any
 
 
@@ -101,61 +103,83 @@ def byzpg(
     attack = make_attack(attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     never_small = always_large(p, period)
+    server_alone = server_samples and not never_small  # whether the server samples the small batches
+    if page.uses_critic and server_alone:
+        raise UsageError("baseline=critic: the server samples small batches and has no critic; use p=1")
     sample = sampler(environment, policy, page, attack.interference(environment.actions), never_small)
     one_device = Places(K)
 
     def init(key: PRNGKeyArray, places: Places = one_device) -> State:
         key, key_theta = jax.random.split(key)
-        return initial_state(key, policy.init(key_theta)[None], optimizer, aggregator, K, attack)
+        theta_0, critics = policy.init(key_theta)[None], initial_critics(sample, key, places)
+        return initial_state(key, theta_0, optimizer, aggregator, K, attack, critics)
 
     def step(state: State, coin: Array, places: Places = one_device) -> tuple[State, Metrics]:
         keys = iteration_keys(state, K)
         mask = schedule(keys.schedule, state.step)
-        rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
 
-        def ask_workers(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
-            """Lines 5 to 9: every worker samples and sends ṽ_t^(k); v_t ← Aggregate(ṽ_t^(1), …, ṽ_t^(K))."""
+        def workers_sample(state: State, keys: IterationKeys, mask: Array) -> Drawn:
+            """Lines 5 and 6: every worker samples."""
             known = (state.parameters, state.anchor, previous_estimate(page, state))
             theta, before, v_before = (jnp.tile(x, (places.per_device, 1)) for x in known)
             who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
-            own = sample.large(theta, *who) if server_samples else sample.either(coin, theta, before, v_before, *who)
-            v_tilde = places.gather(own)
+            if server_samples:
+                return sample.large(theta, *who, state.critic)
+            return sample.either(coin, theta, before, v_before, *who, state.critic)
+
+        def aggregate(state: State, keys: IterationKeys, mask: Array, own: Sampled) -> ServerEstimate:
+            """Lines 7 to 9: every worker sends ṽ_t^(k); v_t ← Aggregate(ṽ_t^(1), …, ṽ_t^(K))."""
+            v_tilde, rule_state = places.gather(own), jax.tree.map(lambda leaf: leaf[0], state.rules)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
             adversary = Adversary(mask, attack.gradients, attack.equivocates, state.attack_memory, state.step)
             view = omniscient_view(key_guess, aggregator, rule_state, v_tilde.estimate, adversary)
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
             v = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
-            return ServerEstimate(v_tilde, v.rows, v.shares, v.state, attack.remember(view))
+            rules = jax.tree.map(lambda leaf: leaf[None], v.state)
+            return ServerEstimate(v_tilde, v.rows, v.shares, rules, attack.remember(view))
 
-        def sample_alone(state: State, keys: IterationKeys, mask: Array, rule_state: Any) -> ServerEstimate:
+        def ask_workers(state: State, keys: IterationKeys, mask: Array) -> ServerEstimate:
+            return aggregate(state, keys, mask, workers_sample(state, keys, mask).sampled)
+
+        def sample_alone(state: State, keys: IterationKeys, mask: Array) -> ServerEstimate:
             """Lines 11 and 12: the server samples B trajectories in the nominal environment and corrects v_{t−1}."""
             v_before = previous_estimate(page, state)
-            own = sample.small(state.parameters, state.anchor, v_before, keys.agents[:1], jnp.zeros((1,), bool))
+            drawn = sample.small(state.parameters, state.anchor, v_before, keys.agents[:1], jnp.zeros((1,), bool))
+            own = drawn.sampled
             copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
-            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), rule_state, state.attack_memory)
+            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), state.rules, state.attack_memory)
 
-        # Lines 4 to 13: v_t from the workers if c_t = 1, from the server alone otherwise.
-        operands = state, keys, mask, rule_state
-        if never_small or not server_samples:
-            estimate = ask_workers(*operands)
-        else:
-            estimate = cond_on_coin(coin, ask_workers, sample_alone, *operands)
-        # Line 14: θ_{t+1} = θ_t + η v_t, or the step of another optimizer.
-        theta, optimizer_state = ascend(optimizer, estimate.v, state.optimizer, state.parameters)
-
-        anchor, v = next_anchor(page, coin, state, theta, estimate.v)
-        rules = jax.tree.map(lambda leaf: leaf[None], estimate.rule)
-        following = State(
-            step=state.step + 1, key=state.key, parameters=theta, anchor=anchor, estimate=v,
-            optimizer=optimizer_state, rules=rules, attack_memory=estimate.attack_memory,
-        )  # fmt: skip
         workers_send = coin if server_samples else jnp.bool_(True)
-        measured = StepResults(
-            aggregate_norms=jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K),
-            shares=jnp.tile(estimate.shares, (K, 1)), finite_proposals=jnp.ones(K, bool),
-            parameters=jnp.tile(theta, (K, 1)), rounds=jnp.int32(0),
-            bytes_sent=central_bytes(K, D, workers_send), bytes_moved=central_moved(places, D, workers_send),
-        )  # fmt: skip
-        return following, iteration_metrics(page, coin, estimate.sampled, mask, measured)
+        drawn = None if server_alone else workers_sample(state, keys, mask)
+
+        def lines_4_to_14(now: State, index: Int[Array, ""] | int) -> tuple[State, Sampled, StepResults]:
+            # Lines 4 to 13: v_t from the workers if c_t = 1, from the server alone otherwise.
+            if drawn is None:
+                estimate = cond_on_coin(coin, ask_workers, sample_alone, now, keys, mask)
+            else:
+                copies = jnp.tile(now.parameters, (places.per_device, 1))
+                own = sample.estimate(drawn, copies, index)
+                estimate = aggregate(now, message_keys(keys, index), mask, own)
+            # Line 14: θ_{t+1} = θ_t + η v_t, or the step of another optimizer.
+            theta, optimizer_state = ascend(optimizer, estimate.v, now.optimizer, now.parameters)
+
+            anchor, v = next_anchor(page, coin, state, theta, estimate.v)
+            following = now._replace(
+                parameters=theta, anchor=anchor, estimate=v, optimizer=optimizer_state, rules=estimate.rules,
+                attack_memory=estimate.attack_memory,
+            )  # fmt: skip
+            measured = StepResults(
+                aggregate_norms=jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K),
+                shares=jnp.tile(estimate.shares, (K, 1)), finite_proposals=jnp.ones(K, bool),
+                parameters=jnp.tile(theta, (K, 1)), rounds=jnp.int32(0),
+                bytes_sent=central_bytes(K, D, workers_send), bytes_moved=central_moved(places, D, workers_send),
+            )  # fmt: skip
+            return following, estimate.sampled, measured
+
+        # All lines after sampling are repeated if the batch is used more than once.
+        following, sampled, measured = repeat(page.messages, lines_4_to_14, state)
+        critic = state.critic if drawn is None else drawn.critic
+        following = following._replace(step=state.step + 1, critic=critic)
+        return following, iteration_metrics(page, coin, sampled, mask, measured)
 
     return Algorithm(init, step, K, p, page, policy, environment, period, central=True)

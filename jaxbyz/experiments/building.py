@@ -37,7 +37,8 @@ def environment_of(config: Config) -> Environment:
 
 def optimizer_of(config: Config, iterations: int | None = None) -> optax.GradientTransformation:
     """Return the optimizer, whose step size decays over this many iterations if `eta_end` is given."""
-    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, iterations or 1)
+    steps = (iterations or 1) * page_of(config).messages
+    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, steps)
     return getattr(optax, config.optimizer)(eta)
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.algorithms import Traits, algorithms
+from jaxbyz.algorithms.base import always_large
 from jaxbyz.attacks import attacks
 from jaxbyz.components import check_limit, make_rule
 from jaxbyz.environments import environments
@@ -29,7 +30,8 @@ from jaxbyz.protocol.agreements import agreements, theorem_rounds
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import Registry, convert, parse_assignments, parse_spec
 from jaxbyz.rules import aggregators, pre_aggregators
-from jaxbyz.sampling.estimators import BASELINES, ESTIMATORS, WEIGHTS, Estimator
+from jaxbyz.sampling.critic import CriticSettings
+from jaxbyz.sampling.estimators import ADVANTAGES, BASELINES, ESTIMATORS, WEIGHTS, Estimator
 from jaxbyz.sampling.page import PREVIOUS, Page
 
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
@@ -87,6 +89,7 @@ COUNT = Allowed(lambda n: n >= 1, "at least 1")
 NOT_NEGATIVE = Allowed(lambda n: n >= 0, "at least 0")
 SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEED}")
 UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
+FROM_0_TO_1 = Allowed(lambda x: 0 <= x <= 1, "in [0, 1]")
 POSITIVE = Allowed(lambda x: 0 < x <= FLOAT32_MAX, "a positive float32 number")
 FINITE = Allowed(lambda x: abs(x) <= FLOAT32_MAX, "a finite float32 number")
 WIDTHS = Allowed(lambda widths: len(widths) > 0 and min(widths) >= 1, "one or more layer sizes of at least 1")
@@ -191,6 +194,21 @@ class Config:
     )
     baseline_value: float = option(
         0.0, "value of the constant baseline", allowed=FINITE, needs=[need.CONSTANT_BASELINE]
+    )
+    gae_lambda: float = option(0.95, "λ of the critics' advantages", allowed=FROM_0_TO_1, needs=[need.CRITIC])
+    advantages: str = option(
+        "plain", "normalised: every agent scales its own advantages to deviation 1",
+        choices=ADVANTAGES, needs=[need.CRITIC],
+    )  # fmt: skip
+    critic_hidden: tuple[int, ...] = option(
+        (32, 32), "hidden layer sizes of the critics", allowed=WIDTHS, needs=[need.CRITIC]
+    )
+    critic_eta: float = option(3e-3, "step size of the critics", allowed=POSITIVE, needs=[need.CRITIC])
+    critic_steps: int = option(16, "local steps of every critic per batch", allowed=COUNT, needs=[need.CRITIC])
+    epochs: int = option(1, "uses of every batch, with clipped ratios and one message each", allowed=COUNT)
+    minibatches: int = option(1, "parts of a batch, with one message each in every epoch", allowed=COUNT)
+    ratio_clip: float = option(
+        0.2, "distance from 1 at which ratios are clipped", allowed=POSITIVE, needs=[need.SEVERAL_MESSAGES]
     )
     weights: str = option(
         "trajectory",
@@ -321,6 +339,7 @@ def check(config: Config, *, names: bool = True) -> Config:
     page = page_of(config)
     # An algorithm with snapshots compares small batches with the last snapshot, whatever the option anchor says.
     (page._replace(anchor="snapshot") if traits_of(config).snapshot else page).check()
+    page.check_switch(always_large(config.p, config.period))
     config = effective(config)
     if names:
         _check_limits(config)
@@ -402,6 +421,8 @@ def page_of(config: Config) -> Page:
         baseline_value=config.baseline_value,
         weights=config.weights,
         clip=config.weight_clip,
+        gae_lambda=config.gae_lambda,
+        advantages=config.advantages,
     )
     constant_step = config.optimizer == "sgd" and config.eta_end is None
     return Page(
@@ -412,12 +433,16 @@ def page_of(config: Config) -> Page:
         eta=config.eta if constant_step else None,
         clip_norm=config.clip_norm,
         anchor=config.anchor,
+        critic=CriticSettings(config.critic_hidden, config.critic_eta, config.critic_steps),
+        epochs=config.epochs,
+        minibatches=config.minibatches,
+        ratio_clip=config.ratio_clip,
     )
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return the options as JSON values."""
-    return {**dataclasses.asdict(config), "hidden": list(config.hidden)}
+    return {**dataclasses.asdict(config), "hidden": list(config.hidden), "critic_hidden": list(config.critic_hidden)}
 
 
 def from_dict(values: dict[str, Any], *, names: bool = True) -> Config:

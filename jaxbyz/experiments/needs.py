@@ -79,6 +79,8 @@ NO_SNAPSHOT = Need(
     "{algorithm} compares small batches with its last snapshot",
 )
 CONSTANT_BASELINE = Need(lambda c: c.baseline == "constant", "baseline={baseline}")
+CRITIC = Need(lambda c: c.baseline == "critic", "baseline={baseline}")
+SEVERAL_MESSAGES = Need(lambda c: c.epochs * c.minibatches > 1, "every batch is used once (--epochs)")
 OTHER_TRAJECTORIES = Need(
     lambda c: c.baseline != "leave-one-out" or c.N > 1, "batches of one trajectory leave no other one"
 )

@@ -6,12 +6,13 @@ only. Axes as in `jaxbyz.sampling.rollout`: n chunks, A agents, C steps per chun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
 from jaxbyz.errors import UsageError, check_choice
@@ -19,7 +20,8 @@ from jaxbyz.policies import Policy
 from jaxbyz.sampling.rollout import Episodes
 
 ESTIMATORS = ("gpomdp", "reinforce", "whitened")
-BASELINES = ("none", "constant", "leave-one-out")
+BASELINES = ("none", "constant", "leave-one-out", "critic")
+ADVANTAGES = ("plain", "normalised")
 WEIGHTS = ("trajectory", "per-decision", "per-step", "published")
 LARGEST_LOG_WEIGHT = 40.0  # e⁴⁰ is useless as a weight, but it is finite
 PUBLISHED_FLOOR = 1e-9  # the published code adds it to p(τ|θ)
@@ -37,13 +39,17 @@ class Estimator(NamedTuple):
         horizon: the largest number of steps of an episode, H. Rewards after the end of an episode are zero, but a
             constant baseline is subtracted up to H.
         baseline: `"none"`; `"constant"`: b_h = b = `baseline_value`; `"leave-one-out"`: the mean over the *other*
-            episodes of the batch, for every time step on its own with GPOMDP. All three leave the estimate unbiased.
+            episodes of the batch, for every time step on its own with GPOMDP. These three leave the estimate unbiased.
+            `"critic"`: q_t is the advantage Â_t of `jaxbyz.sampling.critic`, without the factor γ^t.
         baseline_value: the constant baseline b.
         weights: the importance weights of a small batch. `"trajectory"`, the paper's: ω(τ) = p(τ|θ')/p(τ|θ).
             `"per-decision"`: reward h is weighted by the actions up to h. `"per-step"`, for `"whitened"`: the term of
             step t is weighted by the ratio of its own action. `"published"`, as in the paper's code:
             p(τ|θ')/(p(τ|θ) + 1e-9) with products in float32, which are 0 for long episodes.
         clip: the largest weight that is used; None for no limit, as in the paper.
+        gae_lambda: λ of the advantages, with `"critic"`.
+        advantages: `"plain"`, or `"normalised"`: each agent scales its advantages to mean 0 and deviation 1 over the
+            batch, and divides by the mean length of the episodes, as `"whitened"` does.
     """
 
     kind: str = "gpomdp"
@@ -53,9 +59,12 @@ class Estimator(NamedTuple):
     baseline_value: float = 0.0
     weights: str = "trajectory"
     clip: float | None = None
+    gae_lambda: float = 0.95
+    advantages: str = "plain"
 
     def check(self) -> None:
         """Raise a `UsageError` if a name is unknown or two options contradict."""
+        check_choice("advantages", self.advantages, ADVANTAGES)
         check_choice("estimator", self.kind, ESTIMATORS)
         check_choice("baseline", self.baseline, BASELINES)
         check_choice("weights", self.weights, WEIGHTS)
@@ -71,6 +80,8 @@ def incompatible(kind: str, weights: str, baseline: str) -> str | None:
         return f"weights={weights} with estimator={kind}: per-step weights and estimator=whitened need each other"
     if kind == "whitened" and baseline != "none":
         return f"baseline={baseline} with estimator=whitened: whitening already subtracts a mean; use baseline=none"
+    if baseline == "critic" and (kind, weights) != ("gpomdp", "trajectory"):
+        return f"baseline=critic with estimator={kind}, weights={weights}: needs estimator=gpomdp, weights=trajectory"
     return None
 
 
@@ -91,14 +102,44 @@ def estimate(
         weights: importance weights of the terms: ω `[A, M]` of whole episodes, or ω_{0:h} `[n, A, C, M]`.
     """
 
+    return sum_of_scores(policy, parameters, episodes, coefficients(estimator, episodes, weights))
+
+
+def sum_of_scores(
+    policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes, q: Float[Array, "n A C M"]
+) -> Float[Array, "A D"]:
+    """Compute (1/M) Σ_i Σ_t q_t^i ∇ log π(a_t^i | s_t^i; θ) for each agent from given coefficients."""
+
     def weighted_log_likelihood(tree: Any, steps: tuple[Array, Array, Array]) -> Array:
         observations, actions, q = steps
         return jnp.sum(policy.log_prob(policy.apply(tree, observations), actions) * q)
 
+    steps = (episodes.observations, episodes.actions, q)
+    return gradient_over_steps(weighted_log_likelihood, policy, parameters, steps, episodes.alive, episodes.chunks)
+
+
+def gradient_over_steps(
+    function: Callable[[Any, Any], Array],
+    policy: Policy,
+    parameters: Float[Array, "A D"],
+    steps: Any,
+    alive: Bool[Array, "n A C M"],
+    chunks: Int[Array, ""],
+) -> Float[Array, "A D"]:
+    """Compute (1/M) ∇ function(θ, steps) for each agent.
+
+    Args:
+        function: `(tree, steps of one agent […, L]) -> []`, a sum over steps that is constant in θ at steps that were
+            not taken.
+        policy: says how parameters are arranged in a vector.
+        parameters: `[A, D]`, θ of each agent.
+        steps: leaves `[n, A, …, C, M]`.
+        alive: True at steps that were taken.
+        chunks: the number of chunks with such a step.
+    """
     trees = jax.vmap(policy.unravel)(parameters)
-    steps = (episodes.observations, episodes.actions, coefficients(estimator, episodes, weights))
-    sums = sum_over_steps(jax.grad(weighted_log_likelihood), trees, steps, episodes.alive, episodes.chunks)
-    return jax.vmap(lambda tree: ravel_pytree(tree)[0])(sums) / episodes.alive.shape[3]
+    sums = sum_over_steps(jax.grad(function), trees, steps, alive, chunks)
+    return jax.vmap(lambda tree: ravel_pytree(tree)[0])(sums) / alive.shape[3]
 
 
 def coefficients(

@@ -12,14 +12,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import cond_on_coin, fold_mapped_axis, map_groups
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment, OwnParams
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies import Policy
-from jaxbyz.sampling.estimators import Estimator, Weights, estimate, importance_weights
+from jaxbyz.sampling.critic import CriticSettings, CriticState, advantages, critic, normalised
+from jaxbyz.sampling.estimators import (
+    Estimator,
+    Weights,
+    coefficients,
+    estimate,
+    importance_weights,
+    sum_of_scores,
+)
+from jaxbyz.sampling.reuse import Batch, clipped_estimate, keep, minibatch
 from jaxbyz.sampling.rollout import Episodes, collect
 
 PREVIOUS = ("aggregated", "own", "realized")
@@ -46,6 +55,10 @@ class Page(NamedTuple):
             result of the agent's own last step before agreement, as in the published code, which saves the
             parameters after the optimizer step instead of before it.
             `"snapshot"`: the parameters of the last large batch, whose estimate is then kept as well (SVRPG, FedPG-BR).
+        critic: the network and the training of the critics that `baseline="critic"` uses.
+        epochs: how often an iteration uses its batch. Every use estimates, sends, aggregates and agrees anew.
+        minibatches: the parts of a batch that are used one after the other in every epoch, one message for each.
+        ratio_clip: the distance of probability ratios from 1 beyond which they have no influence (`sampling.reuse`).
     """
 
     N: int = 50
@@ -55,6 +68,20 @@ class Page(NamedTuple):
     eta: float | None = None
     clip_norm: float | None = None
     anchor: str = "previous"
+    critic: CriticSettings = CriticSettings()
+    epochs: int = 1
+    minibatches: int = 1
+    ratio_clip: float = 0.2
+
+    @property
+    def messages(self) -> int:
+        """The number of estimates that an agent sends per iteration."""
+        return self.epochs * self.minibatches
+
+    @property
+    def uses_critic(self) -> bool:
+        """Whether every agent has a critic."""
+        return self.estimator.baseline == "critic"
 
     def check(self) -> None:
         """Raise a `UsageError` if the settings make no sense."""
@@ -70,7 +97,31 @@ class Page(NamedTuple):
             raise UsageError(
                 f"previous='realized' with anchor={self.anchor!r}: (θ_t − θ_{{t−1}})/η needs anchor='previous'"
             )
+        if self.epochs < 1 or self.minibatches < 1:
+            raise UsageError(f"epochs={self.epochs}, minibatches={self.minibatches}: must be at least 1")
+        if self.N % self.minibatches:
+            raise UsageError(f"minibatches={self.minibatches} with N={self.N}: N must be a multiple of minibatches")
+        self.critic.check()
         self.estimator.check()
+
+    def check_switch(self, always_large: bool) -> None:
+        """Raise a `UsageError` if the settings need large batches only and there are small ones.
+
+        A small batch corrects an estimate of the same kind, so that the previous one must have the same scale, which
+        normalised advantages do not have, and must belong to the parameters before a single step.
+        """
+        if always_large:
+            return
+        if self.messages > 1:
+            raise UsageError(
+                f"epochs={self.epochs}, minibatches={self.minibatches} with small batches: a small batch corrects the "
+                "estimate of one step; use p=1"
+            )
+        if self.uses_critic and self.estimator.advantages == "normalised":
+            raise UsageError(
+                "advantages=normalised with small batches: estimates of differently scaled batches cannot be "
+                "subtracted; use p=1 or advantages=plain"
+            )
 
 
 class Sampled(NamedTuple):
@@ -91,20 +142,38 @@ class Sampled(NamedTuple):
     largest: Float[Array, " A"]
 
 
+class Drawn(NamedTuple):
+    """What A agents have after sampling.
+
+    Attributes:
+        sampled: what is sent or reported. If the batch is used several times, its estimate is zero.
+        critic: the trained critics, which stay with their agents; empty without critics.
+        batch: the episodes, which stay with their agents; empty unless the batch is used several times.
+    """
+
+    sampled: Sampled
+    critic: CriticState | tuple[()]
+    batch: Batch | tuple[()]
+
+
 class Sampler(NamedTuple):
     """How A agents sample and estimate in one iteration. Seeds may be mapped over with `vmap`.
 
     Attributes:
-        large: `(θ_t [A, D], keys [A], mask [A], own) -> Sampled`, for c_t = 1. `own` holds the parameters `[A, …]` in
-            which the agents' environments differ, as in `collect`; it may be left out.
-        small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask, own) -> Sampled`, for c_t = 0.
-        either: `(c_t, θ_t, θ_{t−1}, v_{t−1}, keys, mask, own) -> Sampled`. If all seeds share one coin, only the branch
-            that it shows is run.
+        init: `key -> CriticState` of one agent; empty without critics.
+        large: `(θ_t [A, D], keys [A], mask [A], own, critics) -> Drawn`, for c_t = 1. `own` holds the parameters
+            `[A, …]` in which the agents' environments differ, as in `collect`; both may be left out.
+        small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask, own, critics) -> Drawn`, for c_t = 0.
+        either: `(c_t, θ_t, θ_{t−1}, v_{t−1}, keys, mask, own, critics) -> Drawn`. If all seeds share one coin, only
+            the branch that it shows is run.
+        estimate: `(Drawn, θ [A, D], i) -> Sampled`, with the estimate that message number i of the iteration holds.
     """
 
-    large: Callable[..., Sampled]
-    small: Callable[..., Sampled]
-    either: Callable[..., Sampled]
+    init: Callable[[PRNGKeyArray], CriticState | tuple[()]]
+    large: Callable[..., Drawn]
+    small: Callable[..., Drawn]
+    either: Callable[..., Drawn]
+    estimate: Callable[[Drawn, Float[Array, "A D"], Int[Array, ""] | int], Sampled]
 
 
 def sampler(
@@ -123,11 +192,22 @@ def sampler(
         interference: what Byzantine agents do wrong in their own environment; None for nothing.
         always_large: whether c_t is always 1, so that no program for small batches is compiled.
     """
+    page.check_switch(always_large)
     estimator = page.estimator
+    judging = critic(environment.observation_size, page.critic) if page.uses_critic else None
 
     def sample(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None, batch: int) -> Episodes:
         episodes = collect(environment, policy, theta, keys, batch, estimator.horizon, interference, mask, own)
         return _with_false_rewards(episodes, interference, keys, mask)
+
+    def judge(critics: Any, episodes: Episodes) -> tuple[Array, Any]:
+        """Return the coefficients q_t of a batch, and the critics after their training on it."""
+        if judging is None:
+            return coefficients(estimator, episodes), critics
+        values, final_values = judging.values(critics, episodes)
+        q = advantages(episodes, values, final_values, estimator.gamma, estimator.gae_lambda)
+        critics = judging.train(critics, episodes, q + values)
+        return normalised(q, episodes.alive) if estimator.advantages == "normalised" else q, critics
 
     def summary(episodes: Episodes, estimates: Array, weights: Weights | None = None) -> Sampled:
         returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
@@ -136,22 +216,30 @@ def sampler(
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.N)
-    def large(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None) -> Sampled:
+    def large(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None, critics: Any = ()) -> Drawn:
         episodes = sample(theta, keys, mask, own, page.N)
-        return summary(episodes, estimate(estimator, policy, theta, episodes))
+        q, critics = judge(critics, episodes)
+        if page.messages > 1:
+            return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, keep(episodes, q))
+        return Drawn(summary(episodes, sum_of_scores(policy, theta, episodes, q)), critics, ())
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.B)
     def small(
-        theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None
-    ) -> Sampled:
+        theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array,
+        own: OwnParams | None = None, critics: Any = (),
+    ) -> Drawn:  # fmt: skip
         episodes = sample(theta, keys, mask, own, page.B)
         omega = importance_weights(estimator, policy, previous, episodes)
-        now = estimate(estimator, policy, theta, episodes)
-        before = estimate(estimator, policy, previous, episodes, omega.values)
-        return summary(episodes, now + (v_before - before), omega)
+        q, critics = judge(critics, episodes)
+        now = sum_of_scores(policy, theta, episodes, q)
+        if judging is None:
+            before = estimate(estimator, policy, previous, episodes, omega.values)
+        else:
+            before = sum_of_scores(policy, previous, episodes, q * omega.values[None, :, None])
+        return Drawn(summary(episodes, now + (v_before - before), omega), critics, ())
 
-    def either(coin: Array, theta: Array, previous: Array, v_before: Array, *who: Any) -> Sampled:
+    def either(coin: Array, theta: Array, previous: Array, v_before: Array, *who: Any) -> Drawn:
         if always_large:
             return large(theta, *who)
         return cond_on_coin(
@@ -161,7 +249,18 @@ def sampler(
             *(theta, previous, v_before, *who),
         )
 
-    return Sampler(large, small, either)
+    @fold_mapped_axis
+    def clipped(theta: Array, batch: Batch) -> Array:
+        return clip_norm(clipped_estimate(policy, theta, batch, page.ratio_clip), page.clip_norm)
+
+    def estimate_of_message(drawn: Drawn, theta: Array, index: Int[Array, ""] | int) -> Sampled:
+        if not isinstance(drawn.batch, Batch):
+            return drawn.sampled
+        part = minibatch(drawn.batch, jnp.asarray(index), page.minibatches)
+        return drawn.sampled._replace(estimate=clipped(theta, part))
+
+    init = (lambda key: ()) if judging is None else judging.init
+    return Sampler(init, large, small, either, estimate_of_message)
 
 
 def _with_false_rewards(

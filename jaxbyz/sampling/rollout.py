@@ -34,6 +34,7 @@ class Episodes(NamedTuple):
         alive: True at steps that were taken.
         terminated: True if the episode ended naturally, False if the horizon or the environment's own limit cut it.
         chunks: the number of chunks that contain a step that was taken.
+        final_observations: what the agent saw after the last step of each episode.
     """
 
     observations: Float[Array, "n A O C M"]
@@ -43,6 +44,7 @@ class Episodes(NamedTuple):
     alive: Bool[Array, "n A C M"]
     terminated: Bool[Array, "A M"]
     chunks: Int[Array, ""]
+    final_observations: Float[Array, "A O M"]
 
     @property
     def lengths(self) -> Int[Array, "A M"]:
@@ -156,7 +158,10 @@ def collect(
 
     simulation = Simulation(partial(_draw, plan), partial(_step, plan), plan.chunk_size, n)
     end = run_episodes(simulation, agents, lanes)
-    return Episodes(**end.record._asdict(), terminated=end.lanes.terminated, chunks=end.chunk)
+    return Episodes(
+        **end.record._asdict(), terminated=end.lanes.terminated, chunks=end.chunk,
+        final_observations=end.lanes.observation,
+    )  # fmt: skip
 
 
 def _draw(plan: _Plan, agent: _Agent, chunk: Int[Array, ""]) -> _Drawn:

@@ -38,9 +38,9 @@ class Layout(NamedTuple):
     @property
     def specs(self) -> Run:
         """Which axes of a `Run` are spread over the mesh: seeds always, agents where there is one row per agent."""
-        seeds = PartitionSpec("seeds")
-        rows = seeds if self.algorithm.central else PartitionSpec("seeds", "agents")
-        return Run(State(seeds, seeds, rows, rows, rows, rows, rows, seeds), Outputs(rows, rows, seeds))  # type: ignore[arg-type]
+        seeds, agents = PartitionSpec("seeds"), PartitionSpec("seeds", "agents")
+        rows = seeds if self.algorithm.central else agents
+        return Run(State(seeds, seeds, rows, rows, rows, rows, rows, seeds, agents), Outputs(rows, rows, seeds))  # type: ignore[arg-type]
 
     @property
     def seed_at(self) -> np.ndarray:

@@ -1,0 +1,77 @@
+"""Several estimates from one batch: the policy moves, and clipped ratios keep it near the one that drew the episodes.
+
+With r_t(θ') = π(a_t | s_t; θ') / π(a_t | s_t; θ) for episodes drawn at θ, the estimate at θ' is the gradient of
+
+    (1/M) Σ_i Σ_t min(r_t q_t, clip(r_t, 1 − ε, 1 + ε) q_t)
+
+(Schulman et al. 2017). At θ' = θ it equals the plain estimate (1/M) Σ_i Σ_t q_t ∇ log π.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxbyz.policies import Policy
+from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, gradient_over_steps
+from jaxbyz.sampling.rollout import Episodes
+
+
+class Batch(NamedTuple):
+    """What is kept of a batch, with the agents first, so that agents of several runs can be put side by side.
+
+    Attributes:
+        observations: `[A, n, O, C, M]`.
+        actions: `[A, n, C, M]` if discrete, `[A, n, a, C, M]` if continuous.
+        log_probs: log-probabilities under the policy that drew the actions.
+        q: the coefficients of the estimator.
+        alive: True at steps that were taken.
+        chunks: the number of chunks that contain a step of this agent.
+    """
+
+    observations: Float[Array, "A n O C M"]
+    actions: Array
+    log_probs: Float[Array, "A n C M"]
+    q: Float[Array, "A n C M"]
+    alive: Bool[Array, "A n C M"]
+    chunks: Int[Array, " A"]
+
+
+def keep(episodes: Episodes, q: Float[Array, "n A C M"]) -> Batch:
+    """Return what later estimates need of a batch and its coefficients."""
+    steps = (episodes.observations, episodes.actions, episodes.log_probs, q, episodes.alive)
+    chunks = jnp.broadcast_to(episodes.chunks, episodes.alive.shape[1:2])
+    return Batch._make([*(jnp.swapaxes(x, 0, 1) for x in steps), chunks])
+
+
+def minibatch(batch: Batch, index: Int[Array, ""], count: int) -> Batch:
+    """Return the episodes of minibatch number `index` mod `count`: M/count consecutive ones."""
+    size = batch.alive.shape[-1] // count
+
+    def part(x: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(x, (index % count) * size, size, axis=-1)
+
+    return batch if count == 1 else Batch._make([*(part(x) for x in batch[:-1]), batch.chunks])
+
+
+def clipped_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Batch, clip: float) -> Float[Array, "A D"]:
+    """Compute the gradient of the clipped objective for each agent.
+
+    Args:
+        policy: the policy π.
+        parameters: `[A, D]`, the parameters θ' of each agent.
+        batch: episodes that were drawn at other parameters, and their coefficients.
+        clip: the distance ε of ratios from 1 beyond which they have no influence.
+    """
+
+    def objective(tree: Any, steps: tuple[Array, Array, Array, Array]) -> Array:
+        observations, actions, behaviour, q = steps
+        log_ratio = policy.log_prob(policy.apply(tree, observations), actions) - behaviour
+        ratio = jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_WEIGHT))
+        return jnp.sum(jnp.minimum(ratio * q, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * q))
+
+    *steps, alive = (jnp.swapaxes(x, 0, 1) for x in batch[:-1])
+    return gradient_over_steps(objective, policy, parameters, tuple(steps), alive, jnp.max(batch.chunks))
