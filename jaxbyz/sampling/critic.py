@@ -59,7 +59,7 @@ class CriticState(NamedTuple):
         network: the parameters of the network.
         optimizer: the state of its optimizer.
         shift: `[]`, the running mean of the targets.
-        scale: `[]`, their running standard deviation.
+        scale: `[]`, their running distance from it.
         batches: `[]`, the number of batches that the critic has been trained on.
     """
 
@@ -112,7 +112,8 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
         """
         newest = jnp.maximum(1.0 / (1.0 + state.batches), NEWEST_BATCH)
         shift = state.shift + newest * (mean - state.shift)
-        scale = state.scale + newest * (deviation - state.scale)
+        spread = jnp.sqrt(deviation**2 + (mean - shift) ** 2)  # of the batch around the new shift
+        scale = state.scale + newest * (spread - state.scale)
         scale = jnp.maximum(scale, jnp.maximum(SMALLEST_SCALE, SMALLEST_PART * jnp.abs(shift)))
         layers = dict(state.network["params"])
         kernel, bias = layers[last_layer]["kernel"], layers[last_layer]["bias"]
