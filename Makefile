@@ -56,10 +56,10 @@ $(VENV)-byzfl/.installed:
 test-byzfl: setup $(VENV)-byzfl/.installed
 	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/test_rules_parity.py
 
-# The HTML report in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
+# The HTML report and the leaderboard in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest -m live tests/test_report_browser.py
+	$(BIN)/python -m pytest -m live tests/test_report_browser.py tests/test_benchmark_browser.py
 
 # Wheel and sdist, each installed into a clean environment.
 test-dist: setup

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
-import numpy as np
 import pytest
+from browser_pages import brightness, browser, shown, watched  # noqa: F401 (browser is a fixture)
 from report_folders import make_folders
 
 import jaxbyz as jb
 from jaxbyz.report.statistics import final_returns
 
 pytestmark = pytest.mark.live
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
 @pytest.fixture(scope="module")
@@ -31,39 +26,11 @@ def report(folders, tmp_path_factory):
     return out
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    assert program, "no Chromium: install one, or name it in CHROMIUM"
-    with sync_playwright() as play:
-        running = play.chromium.launch(executable_path=program, args=FLAGS)
-        yield running
-        running.close()
-
-
 @pytest.fixture
-def opened(browser, report):
+def opened(browser, report):  # noqa: F811
     """Return a function that opens the report; fail afterwards if the console had messages or a request was made."""
-    messages, requests = [], []
-
-    def open_page(**options):
-        page = browser.new_page(**options)
-        page.on("console", lambda message: messages.append(message.text))
-        page.on("pageerror", lambda error: messages.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(report.as_uri())
-        return page
-
-    yield open_page
-    assert messages == []
-    assert [url for url in requests if not url.startswith(("data:", report.as_uri()))] == []
-
-
-def shown(page, selector):
-    """Return the attribute data-value of every match as a number."""
-    return [float(cell.get_attribute("data-value")) for cell in page.locator(selector).all()]
+    with watched(browser, report) as open_page:
+        yield open_page
 
 
 def test_tables_show_the_numbers_of_the_files(opened, folders):
@@ -144,8 +111,3 @@ def test_a_narrow_screen_in_light_and_dark(opened, scheme):
     assert size >= 10  # legible
     page.locator("#curves svg").tap(position={"x": 200, "y": 100})
     assert page.locator("#curves .tooltip").is_visible()
-
-
-def brightness(colour: str) -> float:
-    """Return the mean of the channels of `rgb(r, g, b)`."""
-    return float(np.mean([int(part) for part in colour.strip("rgb()").split(",")]))
