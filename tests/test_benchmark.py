@@ -138,11 +138,11 @@ def test_a_setting_without_all_attacks_has_no_score(tmp_path):
     assert [entry["name"] for entry in board["entries"]] == ["central", "robust"]  # incomplete entries are last
     assert board["entries"][1]["overall"] is None
     assert board["entries"][1]["settings"][0]["missing"] == ["avg-zero"]
-    # Without the references there is no scale, and with a useless federation neither.
+    # Without the references there is no scale, and with a federation that is worse than one agent neither.
     suite = load_suite(path)
     made_up(folder, suite, Cell("easy", "k5", "mean", "none"), np.full(8, 9.0))
-    with pytest.raises(UsageError, match="the mean reaches 9 and one agent alone 10"):
-        references_of(suite, load_results(folder, suite), "easy", "k5")
+    assert references_of(suite, load_results(folder, suite), "easy", "k5") == References(10.0, 9.0)
+    assert ("easy", "k5") not in score_entries(suite, load_results(folder, suite))["central"]
     result_path(folder, Cell("easy", "k5", "mean", "none")).unlink()
     assert references_of(suite, load_results(folder, suite), "easy", "k5") is None
 

@@ -20,7 +20,6 @@ import numpy as np
 from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell
 from jaxbyz.benchmark.results import Result
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.errors import UsageError
 from jaxbyz.report.statistics import (
     Estimate,
     bootstrap_iqms,
@@ -74,7 +73,10 @@ Settings = dict[tuple[str, str], SettingScore]  # (task, federation) -> score
 
 
 class References(NamedTuple):
-    """The returns of a setting that have the scores 0 and 1."""
+    """The returns of a setting that have the scores 0 and 1.
+
+    They make a scale only if the federation with the mean is better than one agent alone.
+    """
 
     alone: float
     mean: float
@@ -86,20 +88,11 @@ def performance(result: Result, measure: str) -> np.ndarray:
 
 
 def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> References | None:
-    """Return the references of a setting, or None if they were not run.
-
-    Raises:
-        UsageError: if the federation with the mean is not better than one agent alone, so that there is no scale.
-    """
+    """Return the references of a setting, or None if they were not run."""
     cells = (Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK))
     if any(cell not in results for cell in cells):
         return None
     alone, mean = (float(interquartile_mean(performance(results[cell], suite.statistics.measure))) for cell in cells)
-    if not mean > alone:
-        raise UsageError(
-            f"task {task}, federation {federation}: the mean reaches {mean:.4g} and one agent alone {alone:.4g}; "
-            "a scale needs a federation that is better than one agent"
-        )
     return References(alone, mean)
 
 
@@ -149,14 +142,15 @@ def score_setting(
 
 
 def score_entries(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Settings]:
-    """Score every entry in every setting in which it was run and whose references were run."""
+    """Score every entry in every setting in which it was run and whose references make a scale."""
     entries = list(dict.fromkeys(cell.entry for cell in results if cell.entry not in (ALONE, MEAN)))
     scores: dict[str, Settings] = {entry: {} for entry in entries}
     for task, federation in suite.settings:
         references = references_of(suite, results, task, federation)
-        for entry in entries if references is not None else ():
+        if references is None or not references.mean > references.alone:
+            continue
+        for entry in entries:
             if any(cell[:3] == (task, federation, entry) for cell in results):
-                assert references is not None
                 found = score_setting(suite, results, references, task, federation, entry)
                 scores[entry][task, federation] = found
     return scores

@@ -331,12 +331,11 @@ def _check(suite: Suite, path: str) -> None:
         raise UsageError(f"{path}: attacks: 'none' is always run; do not name it")
     if others := [name for name in suite.tuning.attacks if name not in (*suite.attacks, "none")]:
         raise UsageError(f"{path}: tuning.attacks: {others[0]!r} is not an attack of the suite")
-    for task in suite.tasks.values():
-        for federation in suite.federations.values():
-            size = {"agents": federation.agents, "byzantine": federation.byzantine}
-            for attack in suite.attacks:
-                options = {**task.defaults, **task.fixed, **federation.options, **size}
-                try:
-                    resolve("default", **options, attack=attack, unsafe=True)
-                except UsageError as error:
-                    raise UsageError(f"{path}: task {task.name}, federation {federation.name}: {error}") from error
+    for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
+        size = {"agents": federation.agents, "byzantine": federation.byzantine}
+        for attack in suite.attacks:
+            options = {**task.defaults, **task.fixed, **federation.options, **size}
+            try:
+                resolve("default", **options, attack=attack, unsafe=True)
+            except UsageError as error:
+                raise UsageError(f"{path}: task {task.name}, federation {federation.name}: {error}") from error

@@ -6,7 +6,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
-from jaxbyz.algorithms import Algorithm, State
+from jaxbyz.algorithms import Algorithm, Metrics, State
 from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell, Entry, cell_config, options_of
 from jaxbyz.benchmark.results import RESULT_FORMAT, read_hashed, write_hashed
 from jaxbyz.benchmark.suite import Suite
@@ -93,18 +93,32 @@ def average_returns(config: Config, factors: np.ndarray) -> np.ndarray:
     A factor with a seed that became non-finite has NaN.
     """
     plan = make_plan(config)
-    T = plan.iterations
-    algorithm = build(config, T, with_factor(optimizer_of(config, T)))
+    metrics = train_with_factors(config, plan.iterations)(factors, plan.keys, plan.coins)
+    averages = np.sum(metrics.returns * metrics.batch, axis=2) / np.sum(metrics.batch, axis=2)
+    return np.where(np.all(metrics.finite == 1, axis=(1, 2)), np.mean(averages, axis=1), np.nan)
 
-    def one(factor: Array, key: PRNGKeyArray, coins: Array) -> tuple[Array, Array]:
-        metrics = training.train(start_with_factor(algorithm, factor), key, T, coins).metrics
-        return jnp.sum(metrics.returns * metrics.batch) / jnp.sum(metrics.batch), jnp.all(metrics.finite == 1)
 
-    over_seeds = jax.vmap(one, in_axes=(None, 0, 0 if plan.coins.ndim == 2 else None))
-    averages, finite = jax.jit(jax.vmap(over_seeds, in_axes=(0, None, None)))(
-        jnp.asarray(factors, jnp.float32), plan.keys, jnp.asarray(plan.coins)
-    )
-    return np.where(np.all(finite, axis=1), np.mean(averages, axis=1), np.nan)
+def train_with_factors(config: Config, iterations: int) -> Callable[[np.ndarray, PRNGKeyArray, np.ndarray], Metrics]:
+    """Return the function `(factors [G], keys [seeds], coins) -> Metrics [G, seeds, T]` as one compiled program.
+
+    The step size is that of the configuration times the factor. Coins are `[T]` or `[seeds, T]`; their values may
+    differ between calls, so one program serves every p.
+    """
+    algorithm = build(config, iterations, with_factor(optimizer_of(config, iterations)))
+
+    def one(factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
+        return training.train(start_with_factor(algorithm, factor), key, iterations, coins).metrics
+
+    programs = {ndim: jax.jit(jax.vmap(one, in_axes=(0, 0, 0 if ndim == 2 else None))) for ndim in (1, 2)}
+
+    def train(factors: np.ndarray, keys: PRNGKeyArray, coins: np.ndarray) -> Metrics:
+        G, seeds = len(factors), len(keys)
+        coins = np.tile(coins, (G, 1)) if coins.ndim == 2 else coins
+        repeated = jnp.repeat(jnp.asarray(factors, jnp.float32), seeds), jnp.tile(keys, G), jnp.asarray(coins)
+        metrics = programs[coins.ndim](*repeated)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(G, seeds, *leaf.shape[1:]), metrics)
+
+    return train
 
 
 def with_factor(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:

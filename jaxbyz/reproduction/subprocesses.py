@@ -19,7 +19,12 @@ from typing import Any
 from jaxbyz.experiments.signals import signal_handler
 
 
-def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, log: Callable[[str], None]) -> dict[str, str]:
+def run_in_processes(
+    commands: dict[str, Sequence[str]],
+    jobs: int,
+    log: Callable[[str], None],
+    program: Sequence[str] = ("-m", "jaxbyz"),
+) -> dict[str, str]:
     """Run `jaxbyz` with the arguments of each command, at most `jobs` at a time.
 
     If this process is interrupted or terminated, it terminates the others.
@@ -28,6 +33,7 @@ def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, log: Callabl
         commands: name -> arguments.
         jobs: how many processes run at the same time.
         log: receives one line per finished command.
+        program: what Python runs instead of `jaxbyz`, a script or a module.
 
     Returns:
         The commands that failed: name -> reason.
@@ -43,7 +49,7 @@ def run_in_processes(commands: dict[str, Sequence[str]], jobs: int, log: Callabl
         own_cores = free_cores.get()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "jaxbyz", *arguments],
+                [sys.executable, *program, *arguments],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,

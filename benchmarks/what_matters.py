@@ -1,0 +1,233 @@
+"""Ablations on equal trajectories per agent: what makes a federation learn, and what robustness costs.
+
+    python benchmarks/what_matters.py page --task cartpole --jobs 2 --out benchmarks/results/what_matters
+    python benchmarks/what_matters.py --table --out benchmarks/results/what_matters
+
+The experiments are `page` (large and small batches), `agents` (their number), `price` (rules without Byzantine agents),
+`kappa` (rounds of agreement) and `components` (baseline, logits, decay, weight clipping). The tasks are those of the
+benchmark's suite v1, with their budgets. Every variant has its own step size: the best of a grid on five tuning seeds;
+the numbers are those of ten other seeds. All step sizes and seeds of a variant are one compiled program. Each variant
+has one small JSON file; files that exist are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxbyz.accelerate.setup import prepare
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+TUNING_SEEDS, SEEDS = range(1000, 1005), range(10)
+TASKS = ("tabular", "cartpole", "lunarlander")
+FEDERATION = {"agents": 13, "byzantine": 3}
+RULES = ("mean", "rfa", "bucketing+rfa", "krum", "mda", "median", "trimmed-mean", "nnm+trimmed-mean", "caf")
+KAPPAS = (0, 1, 2, 4, 8)
+
+
+class Variant(NamedTuple):
+    """One program: the options that differ from the task's, and the values of p that it serves."""
+
+    name: str
+    options: dict[str, Any]
+    p: tuple[float, ...] = (1.0,)
+
+
+def page_variants(task: str) -> list[Variant]:
+    """Plain batches of several sizes against small batches, for one agent and for 13."""
+    base = {"tabular": 2, "cartpole": 4, "lunarlander": 16}[task]
+    variants = []
+    for K in (1, 13):
+        who = {"algorithm": "page-pg"} if K == 1 else {"algorithm": "dec-page-pg", "agents": K}
+        for N in (base, 2 * base, 4 * base):
+            variants.append(Variant(f"k{K}-plain-n{N}", {**who, "N": N, "B": 1}))
+        for N, B in ((2 * base, base // 2), (4 * base, base // 2), (4 * base, base)):
+            for clip in (1.0, None):
+                name = f"k{K}-page-n{N}-b{B}{'' if clip else '-unclipped'}"
+                variants.append(Variant(name, {**who, "N": N, "B": B, "weight_clip": clip}, (0.1, 0.2, 0.5)))
+    return variants
+
+
+def agents_variants(task: str) -> list[Variant]:
+    """From one agent to 64, honest, and with a fifth of them Byzantine."""
+    variants = [Variant("honest-k1", {"algorithm": "page-pg"})]
+    for K in (2, 4, 8, 16, 32, 64):
+        variants.append(Variant(f"honest-k{K}", {"algorithm": "dec-page-pg", "agents": K}))
+    for K in (5, 10, 20, 40):
+        defended = {"algorithm": "decbyzpg", "agents": K, "byzantine": K // 5, "aggregator": "rfa"}
+        variants.append(Variant(f"attacked-k{K}", {**defended, "agreement": "trimmed-mean", "attack": "avg-zero"}))
+    return variants
+
+
+def price_variants(task: str) -> list[Variant]:
+    """Rules that defend against three of 13 agents while all behave honestly."""
+    options = {**FEDERATION, "algorithm": "decbyzpg", "agreement": "none"}
+    return [Variant(rule, {**options, "aggregator": rule}) for rule in RULES]
+
+
+def kappa_variants(task: str) -> list[Variant]:
+    """Rounds of agreement, without attack, under noise for every receiver, and under equivocation."""
+    variants = []
+    for attack in ("none", "large-noise", "equivocating-min-max"):
+        for kappa in KAPPAS:
+            agreement = {"agreement": "mda", "kappa": str(kappa)} if kappa else {"agreement": "none"}
+            options = {**FEDERATION, **agreement, "algorithm": "decbyzpg", "aggregator": "rfa", "attack": attack}
+            variants.append(Variant(f"{attack}-kappa{kappa}", options))
+    return variants
+
+
+def components_variants(task: str) -> list[Variant]:
+    """The estimator, the policy and the step size, one change at a time, in a federation without attack."""
+    who = {"algorithm": "dec-page-pg", "agents": 13}
+    variants = [Variant("as-is", who), Variant("baseline-none", {**who, "baseline": "none"})]
+    variants += [Variant(f"baseline-{kind}", {**who, "baseline": kind}) for kind in ("leave-one-out", "constant")]
+    if task != "tabular":
+        variants += [Variant(f"logits-{scale:g}", {**who, "output_scale": scale}) for scale in (1.0, 2.0, 3.0, 5.0)]
+    variants.append(Variant("decay-to-tenth", {**who, "eta_end": 0.1}))  # a share of the step size
+    return variants
+
+
+EXPERIMENTS = {
+    "page": page_variants,
+    "agents": agents_variants,
+    "price": price_variants,
+    "kappa": kappa_variants,
+    "components": components_variants,
+}
+
+
+def measure(task: str, variant: Variant, coin: str) -> dict[str, Any]:
+    """Train all step sizes and seeds of a variant, for each p; return what its file holds."""
+    import jax.numpy as jnp
+
+    from jaxbyz.benchmark.suite import load_suite
+    from jaxbyz.benchmark.tuning import train_with_factors
+    from jaxbyz.experiments.config import resolve, to_dict
+    from jaxbyz.experiments.plan import make_plan
+    from jaxbyz.experiments.run_folder import describe_environment
+
+    described = load_suite("v1").tasks[task]
+    options = {**described.defaults, **described.fixed, **variant.options}
+    if "eta_end" in options:
+        options["eta_end"] *= options["eta"]
+    config = resolve("default", **options, coin=coin)
+    started = time.monotonic()
+    plans = {p: [_plan(make_plan, config, p, seeds) for seeds in (TUNING_SEEDS, SEEDS)] for p in variant.p}
+    T = max(plan.iterations for both in plans.values() for plan in both)
+    train = train_with_factors(replace(config, p=variant.p[0]), T)
+    rows = []
+    for p, both in plans.items():
+        keys = jnp.concatenate([plan.keys for plan in both])
+        coins = [_longer(plan.coins, T, p) for plan in both]
+        metrics = train(np.array(FACTORS), keys, np.concatenate(coins) if coin == "own" else coins[1])
+        rows.append({"p": p, **_summary(config.eta, config.trajectories, metrics)})
+    return {
+        "task": task,
+        "variant": variant.name,
+        "config": to_dict(config),
+        "environment": describe_environment(),
+        "seconds": round(time.monotonic() - started, 1),
+        "rows": rows,
+    }
+
+
+def _plan(make_plan: Any, config: Any, p: float, seeds: range) -> Any:
+    return make_plan(replace(config, p=p, seed=seeds[0], seeds=len(seeds)))
+
+
+def _longer(coins: np.ndarray, T: int, p: float) -> np.ndarray:
+    """Continue coins to T iterations; what lies beyond the budget is not counted."""
+    missing = [(0, 0)] * (coins.ndim - 1) + [(0, T - coins.shape[-1])]
+    return np.pad(coins, missing, constant_values=p == 1)
+
+
+def _summary(eta: float, budget: int, metrics: Any) -> dict[str, Any]:
+    """Return the average and the final return of every seed for each step size, and which step size is best."""
+    from jaxbyz.report.statistics import window_averages
+
+    average, final = [], []
+    for g in range(len(FACTORS)):
+        arrays = {"returns": metrics.returns[g], "trajectories": np.cumsum(metrics.batch[g], axis=1)}
+        both = window_averages(arrays, np.array([0.0, 0.9 * budget]), np.full(2, float(budget)))
+        both[~np.all(metrics.finite[g] == 1, axis=1)] = np.nan
+        average.append([float(f"{value:.5g}") for value in both[:, 0]])
+        final.append([float(f"{value:.5g}") for value in both[:, 1]])
+    tuning = np.nan_to_num(np.mean(np.array(average)[:, : len(TUNING_SEEDS)], axis=1), nan=-np.inf)
+    return {
+        "eta": [float(f"{eta * factor:.4g}") for factor in FACTORS],
+        "best": int(np.argmax(tuning)),
+        "average": [row[len(TUNING_SEEDS) :] for row in average],
+        "final": [row[len(TUNING_SEEDS) :] for row in final],
+    }
+
+
+def table(folder: Path) -> str:
+    """Return a Markdown table of all files: interquartile means with 95 % intervals at the best step size."""
+    from jaxbyz.report.statistics import stratified_iqm
+
+    lines = ["| experiment | task | variant | p | η | average return | final return |", "| --- " * 7 + "|"]
+    for path in sorted(folder.glob("*.json")):
+        data = json.loads(path.read_text())
+        for row in data["rows"]:
+            best = row["best"]
+            found = [stratified_iqm([np.array(row[kind][best], float)]) for kind in ("average", "final")]
+            cells = [f"{e.value:.4g} ({e.low:.4g} to {e.high:.4g})" for e in found]
+            edge = " (edge)" if best in (0, len(row["eta"]) - 1) else ""
+            experiment = path.name.split(".")[0]
+            lines.append(
+                f"| {experiment} | {data['task']} | {data['variant']} | {row['p']} | {row['eta'][best]}{edge} | "
+                f"{cells[0]} | {cells[1]} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", nargs="?", choices=tuple(EXPERIMENTS), help="which question")
+    parser.add_argument("--task", choices=TASKS, default="tabular")
+    parser.add_argument("--only", nargs="+", help="variants whose name is or contains one of these")
+    parser.add_argument("--coin", choices=("own", "shared"), default="own", help="shared is faster where p < 1")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/what_matters"))
+    parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(table(arguments.out))
+        return
+    if arguments.experiment is None:
+        parser.error("name an experiment, or give --table")
+    known = {variant.name: variant for variant in EXPERIMENTS[arguments.experiment](arguments.task)}
+    only = arguments.only or [""]
+    chosen = [name for name in known if any(text == name if text in known else text in name for text in only)]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    paths = {name: arguments.out / f"{arguments.experiment}.{arguments.task}.{name}.json" for name in chosen}
+    missing = [name for name in chosen if not paths[name].exists()]
+    if arguments.jobs > 1:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        from jaxbyz.reproduction.subprocesses import run_in_processes
+
+        words = [arguments.experiment, "--task", arguments.task, "--coin", arguments.coin, "--out", str(arguments.out)]
+        commands: dict[str, Any] = {name: [*words, "--only", name] for name in missing}
+        log = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+        failed = run_in_processes(commands, arguments.jobs, log, program=(__file__,))
+        for name, reason in failed.items():
+            print(f"{name} failed: {reason}", file=sys.stderr)
+        raise SystemExit(int(bool(failed)))
+    prepare()
+    from jaxbyz.files import json_text, write_text
+
+    for name in missing:
+        print(name, flush=True)
+        write_text(paths[name], json_text(measure(arguments.task, known[name], arguments.coin)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
