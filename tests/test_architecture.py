@@ -14,6 +14,7 @@ LAYERS = """
     cli
     benchmark reproduction
     report
+    federation
     experiments
     training
     api algorithms certify

@@ -25,11 +25,13 @@ COMMANDS = {
     "certify": ("jaxbyz.cli.certify", "search for inputs that violate the paper's Definitions 2 and 4"),
     "list": ("jaxbyz.cli.listing", "list environments, algorithms, rules, attacks, agreements, schedules and presets"),
     "report": ("jaxbyz.cli.report", "write one HTML page about run folders"),
+    "federation": ("jaxbyz.cli.federation", "create, run and watch a federation of separate processes"),
+    "node": ("jaxbyz.cli.node", "run one node of a federation of processes"),
     "doctor": ("jaxbyz.cli.doctor", "check the installation and report problems"),
     "completion": ("jaxbyz.cli.completion", "print a completion script for a shell"),
 }
 # package -> the extra that installs it
-OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard"}
+OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard", "zmq": "federation"}
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -14,6 +14,7 @@ from jaxbyz.components import make_agreement, make_attack, make_policy, make_rul
 from jaxbyz.environments import Environment, heterogeneous, make_environment
 from jaxbyz.experiments.agent_values import values_per_agent
 from jaxbyz.experiments.config import POLICY_OPTIONS, Config, page_of, rule_spec
+from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import parse_assignments
@@ -42,6 +43,20 @@ def optimizer_of(config: Config, iterations: int | None = None) -> optax.Gradien
     return getattr(optax, config.optimizer)(eta)
 
 
+class Parts(NamedTuple):
+    """What a configuration names, built.
+
+    Attributes:
+        environment: the task.
+        policy: the policy that is trained.
+        components: the other arguments of the factories in `jaxbyz.algorithms`, by name.
+    """
+
+    environment: Environment
+    policy: Policy
+    components: dict[str, Any]
+
+
 def build(
     config: Config, iterations: int | None = None, optimizer: optax.GradientTransformation | None = None
 ) -> Algorithm:
@@ -52,6 +67,18 @@ def build(
         iterations: the length of the run, over which the step size decays if `eta_end` is given.
         optimizer: replaces the configured one.
     """
+    environment, policy, components = build_parts(config, iterations, optimizer)
+    entry = algorithms[config.algorithm]
+    return entry.factory(environment, policy, **{name: part for name, part in components.items() if entry.takes(name)})
+
+
+def build_parts(
+    config: Config, iterations: int | None = None, optimizer: optax.GradientTransformation | None = None
+) -> Parts:
+    """Return what `build` composes: the environment, the policy, the rules, the attack and the optimizer.
+
+    Arguments as in `build`.
+    """
     K, f = config.agents, config.byzantine
     environment = environment_of(config)
     policy = make_policy(config.policy, environment, {name: getattr(config, name) for name in POLICY_OPTIONS})
@@ -61,7 +88,7 @@ def build(
     check_rule(aggregator, K, policy.size)
     if agreement is not None:
         check_rule(agreement.rule, K, policy.size)
-    parts: dict[str, Any] = {
+    components = {
         "agents": K,
         "byzantine": f,
         "aggregator": aggregator,
@@ -74,8 +101,7 @@ def build(
         "period": config.period,
         "unsafe": config.unsafe,
     }
-    entry = algorithms[config.algorithm]
-    return entry.factory(environment, policy, **{name: part for name, part in parts.items() if entry.takes(name)})
+    return Parts(environment, policy, components)
 
 
 def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.protocol import graphs
-from jaxbyz.protocol.communication import Adversary, exchange
+from jaxbyz.protocol.communication import Adversary, exchange, receive, round_keys
 from jaxbyz.protocol.placement import Places
 from jaxbyz.registry import Registry
 from jaxbyz.rules import FIFTH, HALF, QUARTER, THIRD, Rule, mda, monna, trimmed_mean
@@ -88,7 +88,7 @@ def run_agreement(
     states = _initial_states(agreement.rule, places, parameters.shape[1])
 
     def one_round(i: Array, everyone: Array) -> Array:
-        outcome = exchange(jax.random.fold_in(key, i), agreement.rule, states, everyone, adversary, places)
+        outcome = exchange(key_of_round(key, i), agreement.rule, states, everyone, adversary, places)
         return places.gather(outcome.rows)
 
     if agreement.tolerance is None:
@@ -105,6 +105,27 @@ def run_agreement(
         apart, lambda carry: (carry[0] + 1, one_round(*carry)), (jnp.int32(0), everyone)
     )
     return Agreed(places.local(everyone), used, everyone)
+
+
+def key_of_round(key: PRNGKeyArray, i: Array | int) -> PRNGKeyArray:
+    """Return the key of round i, counted from 0, of the agreement with this key."""
+    return jax.random.fold_in(key, i)
+
+
+def agree_once(
+    key: PRNGKeyArray, i: Array | int, rule: Rule, sent: Float[Array, "K D"], index: Int[Array, ""]
+) -> Float[Array, " D"]:
+    """Return what one agent holds after round i of an agreement, from the messages that it got.
+
+    Args:
+        key: random key of this agreement.
+        i: the round, counted from 0.
+        rule: the rule of the agreement.
+        sent: `[K, D]`, the messages that the agent got; its own row is true.
+        index: `[]`, its number.
+    """
+    state = rule.init(*sent.shape)
+    return receive(round_keys(key_of_round(key, i)), rule, state, sent, sent[index], index).rows
 
 
 def _initial_states(rule: Rule, places: Places, D: int) -> RuleState:

@@ -33,6 +33,39 @@ class Adversary(NamedTuple):
     step: Int[Array, ""] | int = 0
 
 
+class RoundKeys(NamedTuple):
+    """Random keys of one round: for forged messages, for the receivers' rules, and for the adversary's guess."""
+
+    forge: PRNGKeyArray
+    rule: PRNGKeyArray
+    guess: PRNGKeyArray
+
+
+def round_keys(key: PRNGKeyArray) -> RoundKeys:
+    """Derive the keys of a round from its key."""
+    return RoundKeys(*jax.random.split(key, 3))
+
+
+def receive(
+    keys: RoundKeys, rule: Rule, state: RuleState, sent: Float[Array, "K D"], own: Float[Array, " D"], index: Array
+) -> Outcome:
+    """Return what one receiver makes of the messages of a round.
+
+    Args:
+        keys: keys of the round.
+        rule: what the receiver applies.
+        state: its rule state.
+        sent: `[K, D]`, the messages that it got.
+        own: `[D]`, its own, true message.
+        index: `[]`, its number.
+
+    Returns:
+        One row `[D]`, shares `[K]`, and the next rule state.
+    """
+    outcome = rule.apply(jax.random.fold_in(keys.rule, index), sent, Receiver(own, index), state)
+    return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
+
+
 def received(
     key: PRNGKeyArray, view: View, forge: Forge | None, receiver: Int[Array, ""], *, restore_own: bool = True
 ) -> Float[Array, "K D"]:
@@ -101,30 +134,29 @@ def exchange(
     K, D = messages.shape
     places = Places(K) if places is None else places
     forge = adversary.forge
-    key_forge, key_rule, key_guess = jax.random.split(key, 3)
+    keys = round_keys(key)
     first = places.first_agent(states)
-    view = omniscient_view(key_guess, rule, first, messages, adversary)
+    view = omniscient_view(keys.guess, rule, first, messages, adversary)
     same_for_everyone = forge is None or not adversary.equivocates
 
     if same_for_everyone and not (rule.personal or rule.random or rule.stateful):
-        sent = received(key_forge, view, forge, jnp.int32(0), restore_own=False)
-        once = rule.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), first)
+        sent = received(keys.forge, view, forge, jnp.int32(0), restore_own=False)
+        once = receive(keys, rule, first, sent, sent[0], jnp.int32(0))
         R = places.per_device
         return Outcome(jnp.broadcast_to(once.rows, (R, D)), jnp.broadcast_to(once.shares, (R, K)), states)
 
-    common = received(key_forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
+    common = received(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
 
-    def receive(inputs: tuple[Array, RuleState]) -> Outcome:
+    def receive_at(inputs: tuple[Array, RuleState]) -> Outcome:
         index, state = inputs
         if common is None:
-            sent = received(key_forge, view, forge, index, restore_own=rule.personal)
+            sent = received(keys.forge, view, forge, index, restore_own=rule.personal)
         else:
             true_own = rule.personal and forge is not None
             sent = common.at[index].set(messages[index]) if true_own else common
-        outcome = rule.apply(jax.random.fold_in(key_rule, index), sent, Receiver(messages[index], index), state)
-        return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
+        return receive(keys, rule, state, sent, messages[index], index)
 
     receivers = (places.local(jnp.arange(K, dtype=jnp.int32)), states)
     if places.per_device <= RECEIVERS_AT_ONCE:
-        return jax.vmap(receive)(receivers)
-    return jax.lax.map(receive, receivers, batch_size=RECEIVERS_AT_ONCE)
+        return jax.vmap(receive_at)(receivers)
+    return jax.lax.map(receive_at, receivers, batch_size=RECEIVERS_AT_ONCE)

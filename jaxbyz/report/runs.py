@@ -12,6 +12,8 @@ import numpy as np
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.config import FIELDS, Config, rule_spec, traits_of
 from jaxbyz.experiments.run_folder import RunData, load_run
+from jaxbyz.federation.keys import FEDERATION_FILE
+from jaxbyz.federation.results import is_federation, load_federation
 from jaxbyz.report.statistics import final_returns
 
 # metric with one value per iteration -> axis label; the order is that of menus
@@ -45,12 +47,17 @@ class FinishedRun(Protocol):
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
-    """Load run folders. A folder that is not a run itself stands for all run folders below it."""
+    """Load run folders. A folder that is not a run itself stands for all run folders below it.
+
+    A federation of processes is one run, although every node has a run folder of its own.
+    """
     folders: list[Path] = []
     for path in map(Path, paths):
-        below = sorted(file.parent for file in path.rglob("config.json")) if path.is_dir() else []
+        federations = [file.parent for file in path.rglob(FEDERATION_FILE) if is_federation(file.parent)]
+        runs = [file.parent for file in path.rglob("config.json") if file.parent.parent not in federations]
+        below = sorted([*federations, *runs])
         folders += [path] if path in below or not below else below
-    return [load_run(path) for path in dict.fromkeys(folders)]
+    return [load_federation(path) if is_federation(path) else load_run(path) for path in dict.fromkeys(folders)]
 
 
 def common_environment(runs: Sequence[FinishedRun]) -> str:

@@ -1,0 +1,238 @@
+"""What a node has heard and not used yet: the messages of this and the next iterations, claims, and offered states.
+
+The thread of the sockets puts frames in; the main thread waits for the messages of a round. All memory is bounded: at
+most one vector per sender, round and iteration of a short window, and one state per sender and iteration of it.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxbyz.errors import UsageError
+from jaxbyz.federation.deadlines import Deadlines, Trust
+from jaxbyz.federation.frames import HELLO, STATE, VECTOR, Format, Frame, Hello, decode, decode_hello
+
+ITERATIONS_AHEAD = 3  # frames of later iterations are discarded; who sends them is just ahead
+OFFERS = 4  # iterations of which states are kept while a node joins
+LOOK_SECONDS = 0.2  # how often a waiting node looks at the clock and at requests to stop
+QUORUM_LOG_SECONDS = 10.0
+
+
+class Behind(Exception):  # noqa: N818 (it is not an error)
+    """The others have left this iteration, and what they sent in it is lost."""
+
+
+class Stopped(Exception):  # noqa: N818 (it is not an error)
+    """A signal asked the node to stop."""
+
+
+class Collected(NamedTuple):
+    """The messages of one round.
+
+    Attributes:
+        rows: `[K, D]`; NaN for every sender whose message did not arrive in time.
+        arrived: `[K]`, whose message is there, including the node's own.
+        waited: seconds spent waiting.
+    """
+
+    rows: np.ndarray
+    arrived: np.ndarray
+    waited: float
+
+
+class Inbox:
+    """The frames of one node.
+
+    Args:
+        form: what frames look like.
+        index: the number of this node.
+        faults: the number of faulty nodes f that are tolerated.
+        deadlines: how long to wait.
+        log: receives one line about every suspicion and long wait.
+        stop: returns whether the node should stop waiting.
+        patience: seconds without K − f messages after which the node gives up.
+    """
+
+    def __init__(
+        self,
+        form: Format,
+        index: int,
+        faults: int,
+        deadlines: Deadlines,
+        log: Callable[[str], None],
+        stop: Callable[[], bool] = lambda: False,
+        patience: float = 600.0,
+    ):
+        self.form, self.index, self.faults, self.deadlines = form, index, faults, deadlines
+        self.log, self.stop, self.patience = log, stop, patience
+        self.quorum = form.agents - faults  # K − f, including this node
+        self.trust = Trust(form.agents)
+        self.changed = threading.Condition()
+        self.now = (0, 0)  # the iteration and round that this node works on
+        self.vectors: dict[tuple[int, int], dict[int, np.ndarray]] = {}
+        self.states: dict[int, dict[int, np.ndarray]] = {}
+        self.joining = False
+        self.claims: dict[int, tuple[int, int]] = {}  # the latest position of every sender
+        self.hellos: dict[int, Hello] = {}
+        self.strangers: dict[int, str] = {}  # listed nodes with another configuration
+        self.refused: collections.Counter[str] = collections.Counter()
+        self.refused_of: collections.Counter[int] = collections.Counter()
+        self.deadline_of: dict[tuple[int, int], float] = {}  # of rounds that are over
+
+    def put(self, sender: int, data: bytes) -> Frame | None:
+        """Check a frame and keep what it says; return it if it was accepted."""
+        frame = decode(self.form, data, sender)
+        with self.changed:
+            problem = frame if isinstance(frame, str) else self._keep(frame)
+            if problem is not None:
+                self.refused[problem] += 1
+                self.refused_of[sender] += 1
+                if problem == "federation":
+                    self.strangers[sender] = "another configuration"
+                self.changed.notify_all()
+                return None
+            assert isinstance(frame, Frame)
+            self.changed.notify_all()
+            return frame
+
+    def _keep(self, frame: Frame) -> str | None:
+        """Store a frame; return in one word why it is refused, or None."""
+        sender, position = frame.sender, (frame.iteration, frame.round)
+        if frame.kind == HELLO:
+            hello = decode_hello(frame.payload)
+            self.hellos[sender] = hello
+            if hello.running:
+                self.claims[sender] = max(self.claims.get(sender, (0, 0)), (hello.newest, 0))
+            return None
+        if frame.kind == STATE:
+            if not self.joining:
+                return "unasked"
+            offers = self.states.setdefault(frame.iteration, {})
+            offers.setdefault(sender, frame.vector())
+            self._forget_old_offers()
+            return None
+        if frame.kind != VECTOR:
+            return None
+        self.claims[sender] = max(self.claims.get(sender, (0, 0)), position)
+        if position in self.deadline_of and time.monotonic() <= self.deadline_of[position]:
+            if self.trust.suspected[sender] and self.trust.arrived(sender):
+                self.log(f"node {sender} is in time again")
+            return "late"
+        first = self.first_useful()
+        if position < first:
+            return "old"
+        if frame.iteration > first[0] + ITERATIONS_AHEAD:
+            return "early"
+        known = self.vectors.setdefault(position, {})
+        if sender in known:
+            return "repeated"
+        known[sender] = frame.vector()
+        if self.joining:
+            self._forget_before(first)
+        return None
+
+    def first_useful(self) -> tuple[int, int]:
+        """Return the first position whose messages may still be used: where this node is, or where it will join."""
+        return max(self.now, (self.majority_iteration(), 0)) if self.joining else self.now
+
+    def majority_iteration(self) -> int:
+        """Return an iteration that at least one honest node has reached: the (f + 1)-th largest claim."""
+        claims = sorted((position[0] for position in self.claims.values()), reverse=True)
+        return claims[self.faults] if len(claims) > self.faults else 0
+
+    def _forget_old_offers(self) -> None:
+        """Keep the states of the iterations that the most nodes offer, so that invented ones displace none."""
+        while len(self.states) > OFFERS:
+            del self.states[min(self.states, key=lambda t: (len(self.states[t]), t))]
+
+    def position(self, iteration: int, round: int) -> None:
+        """Move on; messages of earlier rounds are forgotten."""
+        with self.changed:
+            self.now = (iteration, round)
+            self._forget_before(self.now)
+            self.deadline_of = {at: time for at, time in self.deadline_of.items() if at[0] >= iteration - 2}
+
+    def _forget_before(self, position: tuple[int, int]) -> None:
+        for old in [at for at in self.vectors if at < position]:
+            del self.vectors[old]
+
+    def count(self, iteration: int, round: int) -> int:
+        """Return how many messages of a round are here."""
+        return len(self.vectors.get((iteration, round), ()))
+
+    def collect(self, iteration: int, round: int, own: np.ndarray, kind: str, started: float) -> Collected:
+        """Wait for the messages of a round and return them.
+
+        Args:
+            iteration: the iteration t.
+            round: the round in it.
+            own: `[D]`, the node's own message.
+            kind: rounds of the same kind take similar times.
+            started: when this node began to work on the round, from `time.monotonic()`.
+
+        Raises:
+            Behind: if K − f messages can no longer arrive, because the others are elsewhere.
+            Stopped: if the node was asked to stop.
+            UsageError: if fewer than K − f nodes were heard for longer than the patience.
+        """
+        self.position(iteration, round)
+        here, begun = (iteration, round), time.monotonic()
+        deadline: float | None = None
+        next_log = begun + QUORUM_LOG_SECONDS
+        with self.changed:
+            known = self.vectors.setdefault(here, {})
+            while True:
+                clock = time.monotonic()
+                if deadline is None and len(known) + 1 >= self.quorum:
+                    self.deadlines.record(kind, clock - started)
+                    deadline = clock + self.deadlines.grace(kind)
+                missing = [i for i in self._others() if i not in known]
+                if deadline is not None and (clock >= deadline or all(self.trust.suspected[i] for i in missing)):
+                    break
+                if deadline is None:
+                    self._check_wait(here, missing, clock - begun)
+                    if clock >= next_log:
+                        next_log = clock + QUORUM_LOG_SECONDS
+                        self.log(f"iteration {iteration}: waiting for {self.quorum} nodes, {len(known) + 1} are here")
+                if self.stop():
+                    raise Stopped
+                limit = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock)
+                self.changed.wait(max(limit, 0.0))
+            self._judge(known, missing, iteration)
+            self.deadline_of[here] = deadline
+            self.now = (iteration, round + 1)
+            rows = np.full((self.form.agents, self.form.parameters), np.nan, np.float32)
+            arrived = np.zeros(self.form.agents, bool)
+            for sender, vector in [*known.items(), (self.index, own)]:
+                rows[sender], arrived[sender] = vector, True
+            self.vectors.pop(here, None)
+        return Collected(rows, arrived, time.monotonic() - begun)
+
+    def _others(self) -> list[int]:
+        return [i for i in range(self.form.agents) if i != self.index]
+
+    def _judge(self, known: dict[int, np.ndarray], missing: list[int], iteration: int) -> None:
+        """Update whom this node waits for."""
+        for sender in known:
+            if self.trust.arrived(sender):
+                self.log(f"iteration {iteration}: node {sender} is in time again")
+        for sender in missing:
+            if not self.trust.suspected[sender] and self.trust.late(sender):
+                self.log(f"iteration {iteration}: node {sender} is suspected; no longer waiting for it")
+
+    def _check_wait(self, here: tuple[int, int], missing: list[int], seconds: float) -> None:
+        """Raise if K − f messages of this round will not arrive."""
+        gone = sum(self.claims.get(i, (0, 0)) > here for i in missing)
+        if gone > self.faults:
+            raise Behind
+        if seconds > self.patience:
+            raise UsageError(
+                f"iteration {here[0]}: fewer than {self.quorum} of {self.form.agents} nodes were heard for "
+                f"{self.patience:.0f} s; more than {self.faults} are down or cut off"
+            )

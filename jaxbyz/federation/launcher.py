@@ -1,0 +1,222 @@
+"""Create a federation, run its nodes as processes of this machine, and see where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import Config
+from jaxbyz.federation.keys import Federation, node_name, read_federation, write_federation
+from jaxbyz.federation.options import check_supported
+from jaxbyz.federation.records import STATUS_FILE
+from jaxbyz.files import read_json
+
+CHAOS = "chaos"  # beside the registered attacks
+FIRST_NODE_SECONDS = 300.0  # how long the first node may take to compile the programs for all
+# Many processes share the cores, so none of them should use several.
+ONE_CORE_FLAGS = "--xla_cpu_multi_thread_eigen=false"
+
+
+def create(
+    folder: Path, config: Config, hosts: Sequence[str] = (), port: int | None = None, private_randomness: bool = False
+) -> Federation:
+    """Write the folders of a new federation.
+
+    Args:
+        folder: the folder to create.
+        config: the configuration that all nodes share.
+        hosts: `host` or `host:port` of every node, in order; by default all nodes are on this machine.
+        port: the port of every host that names none; on this machine, the first of K consecutive ports. By default
+            free ports of this machine are chosen.
+        private_randomness: whether nodes mix their private keys into their random numbers.
+
+    Raises:
+        UsageError: if the configuration or an address does not fit.
+    """
+    check_supported(config)
+    from jaxbyz.federation.node import format_of
+    from jaxbyz.federation.programs import build_programs
+
+    addresses = _addresses(config.agents, hosts, port)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is a file; a folder is needed")
+    programs = build_programs(config)  # refuses what cannot be built before anything is written
+    form_check = Federation(config, (), "", private_randomness)
+    format_of(form_check, programs)
+    return write_federation(folder, config, addresses, private_randomness)
+
+
+def _addresses(agents: int, hosts: Sequence[str], port: int | None) -> list[str]:
+    """Return `host:port` of every node."""
+    if not hosts:
+        ports = _free_ports(agents) if port is None else range(port, port + agents)
+        return [f"127.0.0.1:{number}" for number in ports]
+    if len(hosts) != agents:
+        raise UsageError(f"hosts: {len(hosts)} given for agents={agents}")
+    addresses = [host if ":" in host else f"{host}:{port}" for host in hosts]
+    for address in addresses:
+        name, _, number = address.rpartition(":")
+        if not name or not (number.isdecimal() and 0 < int(number) < 2**16):
+            raise UsageError(f"hosts: {address!r} must be host:port, or give --port")
+    if len(set(addresses)) != agents:
+        raise UsageError("hosts: two nodes have the same address")
+    return addresses
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def node_command(folder: Path, index: int, options: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs a node."""
+    return [sys.executable, "-m", "jaxbyz", "node", str(folder / node_name(index)), *options]
+
+
+def start_node(folder: Path, index: int, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start a node as a process; its messages go to `log.txt` in its folder."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    environment = {**os.environ, "XLA_FLAGS": f"{flags} {ONE_CORE_FLAGS}".strip()}
+    environment.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    with (folder / node_name(index) / "log.txt").open("ab") as log:
+        return subprocess.Popen(
+            node_command(folder, index, options), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+        )
+
+
+def node_options(federation: Federation, attacks: dict[int, str], checkpoint_every: int | None) -> dict[int, list[str]]:
+    """Return the command-line options of every node.
+
+    Args:
+        federation: what all nodes have in common.
+        attacks: what Byzantine nodes play, by number; by default the last f nodes play the option `attack` of the
+            configuration, as in the simulation.
+        checkpoint_every: passed to honest nodes.
+    """
+    config = federation.config
+    if not attacks and config.attack != "none":
+        attacks = {index: config.attack for index in range(config.agents - config.byzantine, config.agents)}
+    options: dict[int, list[str]] = {}
+    for index in range(config.agents):
+        attack = attacks.get(index)
+        words = [] if checkpoint_every is None else ["--checkpoint-every", str(checkpoint_every)]
+        if attack is not None:
+            words = ["--attack", attack]
+            partners = [str(i) for i, other in attacks.items() if other == attack and i != index]
+            if partners and attack != CHAOS:
+                words += ["--accomplices", ",".join(partners)]
+        options[index] = words
+    return options
+
+
+def run_all(
+    folder: Path,
+    attacks: dict[int, str],
+    checkpoint_every: int | None,
+    stop: Callable[[], int],
+    log: Callable[[str], None],
+) -> int:
+    """Run all nodes on this machine until the honest ones have finished; return 0 if all of those succeeded.
+
+    The first node compiles the programs; the others start when it is ready and find them in the cache.
+
+    Args:
+        folder: the federation.
+        attacks: as in `node_options`.
+        checkpoint_every: as in `node_options`.
+        stop: returns the number of a signal that asks to stop, or 0.
+        log: receives lines for people.
+    """
+    federation = read_federation(folder)
+    for index in attacks:
+        if not 0 <= index < federation.config.agents:
+            raise UsageError(f"attack: node {index} must be from 0 to {federation.config.agents - 1}")
+    options = node_options(federation, attacks, checkpoint_every)
+    processes: dict[int, subprocess.Popen[bytes]] = {}
+    chaotic = {index for index, words in options.items() if CHAOS in words}
+    try:
+        order = sorted(options, key=lambda index: ("--attack" in options[index], index))
+        for index in order:
+            processes[index] = start_node(folder, index, options[index])
+            if index == order[0]:
+                _wait_until_ready(folder, index, processes[index], stop)
+        log(f"{len(processes)} nodes started; `jaxbyz federation status {folder}` shows where they are")
+        return _wait_for_end({i: p for i, p in processes.items() if i not in chaotic}, folder, stop, log)
+    finally:
+        end_processes(list(processes.values()))
+
+
+def _wait_until_ready(folder: Path, index: int, process: subprocess.Popen[bytes], stop: Callable[[], int]) -> None:
+    """Wait until a node has compiled its programs, which it says in its status, or has ended."""
+    path, begun = folder / node_name(index) / STATUS_FILE, time.time()
+    while time.time() - begun < FIRST_NODE_SECONDS and process.poll() is None and not stop():
+        if path.exists() and path.stat().st_mtime >= begun:
+            return
+        time.sleep(0.1)
+
+
+def _wait_for_end(
+    processes: dict[int, subprocess.Popen[bytes]], folder: Path, stop: Callable[[], int], log: Callable[[str], None]
+) -> int:
+    """Wait for all processes, or until a signal asks to stop."""
+    told: set[int] = set()
+    while True:
+        for index, process in processes.items():
+            if process.poll() not in (None, 0) and index not in told:
+                told.add(index)
+                log(f"node {index} ended with code {process.returncode}: {last_line(folder / node_name(index))}")
+        if all(process.poll() is not None for process in processes.values()):
+            return int(bool(told))
+        if number := stop():
+            return 128 + number
+        time.sleep(0.2)
+
+
+def end_processes(processes: Sequence[subprocess.Popen[bytes]], seconds: float = 20.0) -> None:
+    """Ask processes to stop, and kill those that do not."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    until = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def last_line(folder: Path) -> str:
+    """Return the last line of a node's log."""
+    path = folder / "log.txt"
+    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+    return lines[-1] if lines else "no log"
+
+
+def statuses(folder: Path) -> list[dict[str, Any]]:
+    """Return the status of every node; nodes that never ran have the phase `not started`."""
+    federation = read_federation(folder, names=False)
+    found = []
+    for index in range(federation.config.agents):
+        path = folder / node_name(index) / STATUS_FILE
+        try:
+            found.append(read_json(path) if path.exists() else {"node": index, "phase": "not started"})
+        except (UsageError, json.JSONDecodeError):
+            found.append({"node": index, "phase": "unreadable status"})
+    return found

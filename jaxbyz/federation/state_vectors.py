@@ -1,0 +1,100 @@
+"""The state of an agent as one flat vector, as it is sent to a node that joins, and how K such vectors become one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxbyz.algorithms import State
+from jaxbyz.rules import Receiver, Rule
+
+
+class StateLayout(NamedTuple):
+    """How the arrays of a state are arranged in a vector.
+
+    Attributes:
+        like: a state of the same shapes.
+        sizes: the number of elements of each array.
+    """
+
+    like: State
+    sizes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        return sum(self.sizes)
+
+    def split(self, vectors: np.ndarray) -> list[np.ndarray]:
+        """Cut vectors `[…, S]` into one part per array."""
+        return np.split(vectors, np.cumsum(self.sizes)[:-1], axis=-1)
+
+
+def _sent(state: State) -> Any:
+    """Return the part of a state that is sent: the random key and the iteration are common knowledge."""
+    return (state.parameters, state.anchor, state.estimate, state.optimizer, state.rules)
+
+
+def layout_of(state: State) -> StateLayout:
+    """Return the layout of a state."""
+    return StateLayout(state, tuple(int(np.size(leaf)) for leaf in jax.tree.leaves(_sent(state))))
+
+
+def to_vector(state: State) -> np.ndarray:
+    """Return a state as float32 numbers. Whole numbers, such as an optimizer's counter, are exact up to 2²⁴."""
+    return np.concatenate([np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(_sent(state))])
+
+
+def from_vector(layout: StateLayout, vector: np.ndarray, iteration: int) -> State:
+    """Inverse of `to_vector`: the state at the start of an iteration."""
+    leaves, structure = jax.tree.flatten(_sent(layout.like))
+
+    def restored(part: np.ndarray, leaf: Any) -> Any:
+        values = part if jnp.issubdtype(leaf.dtype, jnp.floating) else np.rint(part)
+        return jnp.asarray(values.reshape(leaf.shape), leaf.dtype)
+
+    parts = [restored(part, leaf) for part, leaf in zip(layout.split(vector), leaves, strict=True)]
+    parameters, anchor, estimate, optimizer, rules = jax.tree.unflatten(structure, parts)
+    return layout.like._replace(
+        step=jnp.int32(iteration), parameters=parameters, anchor=anchor, estimate=estimate, optimizer=optimizer,
+        rules=rules,
+    )  # fmt: skip
+
+
+def combine(layout: StateLayout, offers: Float[np.ndarray, "n S"], rule: Rule | None) -> Float[np.ndarray, " S"]:
+    """Return one state vector from those that n ≥ 2f + 1 nodes offer, of which at most f lie.
+
+    Every array of the state is combined on its own, so that a lie about a small number cannot hide behind large ones.
+    The rule of the agreement combines them, as in a round of agreement. MDA keeps n − f vectors no farther apart than
+    the honest ones, at least one of which is honest. If the rule needs an own vector, which a joining node does not
+    have, the coordinate-wise median does it instead, which lies between two honest values.
+
+    Args:
+        layout: the arrangement of the vectors.
+        offers: `[n, S]`, one row per node.
+        rule: the rule of the agreement, or None.
+    """
+    by_rule = rule is not None and rule.graph is None and not (rule.personal or rule.random or rule.stateful)
+
+    def part(values: np.ndarray) -> np.ndarray:
+        if by_rule and values.shape[1] > 1:
+            assert rule is not None
+            return np.asarray(_apply(rule, values))
+        finite = np.isfinite(values).all(axis=1)
+        return np.median(values[finite], axis=0) if finite.any() else np.full(values.shape[1], np.nan)
+
+    return np.concatenate([part(values).astype(np.float32) for values in layout.split(offers)])
+
+
+def _apply(rule: Rule, values: np.ndarray) -> jax.Array:
+    """Apply a rule that depends on nothing but the messages."""
+
+    def apply(messages: jax.Array) -> jax.Array:
+        receiver = Receiver(messages[0], jnp.int32(0))
+        return rule.apply(jax.random.key(0), messages, receiver, rule.init(*messages.shape)).rows[0]
+
+    return jax.jit(apply)(values)

@@ -1,0 +1,87 @@
+"""Federations whose nodes are threads of the test process, connected over the loopback interface."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxbyz import training
+from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.plan import make_plan
+from jaxbyz.federation import keys, launcher
+from jaxbyz.federation.node import Node, NodeSettings
+from jaxbyz.federation.programs import build_programs
+
+PATIENT = 60.0  # a shortest deadline that is never reached, however busy the machine is
+# Without a baseline: with it, equal returns would leave nothing but rounding errors, which Adam would enlarge.
+QUICK = {
+    "horizon": 12, "N": 2, "B": 1, "p": 0.5, "hidden": (4,), "trajectories": 30, "kappa": "2", "baseline": "none"
+}  # fmt: skip
+
+
+def small_config(**options):
+    return resolve(**{**QUICK, **options})
+
+
+class Threads:
+    """K nodes as threads. `nodes[i]` is node i, `errors[i]` what ended it, `lines` what all of them logged."""
+
+    def __init__(self, folder: Path, config, settings=None, programs=None, only=None):
+        self.folder, self.config = folder, config
+        self.federation = (
+            keys.read_federation(folder)
+            if (folder / keys.FEDERATION_FILE).exists()
+            else keys.write_federation(folder, config, launcher._addresses(config.agents, (), None), False)
+        )
+        self.settings, self.lines, self.errors = settings or {}, [], {}
+        self.programs = programs or build_programs(config)
+        self.stops = {i: threading.Event() for i in range(config.agents)}
+        self.nodes, self.threads = {}, {}
+        for index in range(config.agents) if only is None else only:
+            self.start(index)
+
+    def start(self, index, settings=None):
+        """Start a node, or start it again after it ended."""
+        settings = settings or self.settings.get(index, NodeSettings(floor=PATIENT))
+        own = self.folder / keys.node_name(index)
+        identity = keys.read_identity(own, self.federation)
+        self.stops[index].clear()
+        node = Node(
+            own, self.federation, identity, settings, lambda line: self.lines.append(f"node {index}: {line}"),
+            self.stops[index].is_set, self.programs if settings.attack == "none" else None,
+        )  # fmt: skip
+        self.nodes[index] = node
+        self.threads[index] = threading.Thread(target=self._run, args=(index, node), daemon=True)
+        self.threads[index].start()
+
+    def _run(self, index, node):
+        try:
+            node.run()
+        except BaseException as error:
+            self.errors[index] = error
+
+    def stop(self, index):
+        self.stops[index].set()
+        self.threads[index].join(60)
+
+    def join(self, seconds=120):
+        for index, thread in self.threads.items():
+            thread.join(seconds)
+            assert not thread.is_alive(), (index, self.nodes[index].status(), self.lines[-20:])
+        return self
+
+    def parameters(self, indices=None):
+        indices = self.nodes if indices is None else indices
+        return np.stack([np.asarray(self.nodes[i].state.parameters[0]) for i in indices])
+
+
+def simulated(config):
+    """The parameters `[K, D]` that the simulation ends with."""
+    plan = make_plan(config)
+    coins = jnp.asarray(plan.coins)
+    program = jax.jit(lambda key: training.train(plan.algorithm, key, plan.iterations, coins).run.state.parameters)
+    return np.asarray(program(plan.keys[0]))
