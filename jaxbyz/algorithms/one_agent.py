@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from jaxbyz.algorithms.base import State, always_large, ascend, iteration_keys, next_anchor, previous_estimate
 from jaxbyz.attacks import Attack
 from jaxbyz.environments import Environment, agent_params
+from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement, agree_once
 from jaxbyz.protocol.communication import receive, round_keys
@@ -85,7 +86,12 @@ def one_agent(
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
         lies_at_home: whether this agent applies the attack to its own environment.
+
+    Raises:
+        UsageError: if agents have critics or use a batch several times.
     """
+    if page.uses_critic or page.messages > 1:
+        raise UsageError("baseline=critic, epochs and minibatches: not supported by a federation of processes")
     K = agents
     sampling = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
 
@@ -93,7 +99,8 @@ def one_agent(
         everyone = (iteration_keys(state, K).agents, agent_params(environment, state.key, K))
         key, own = jax.tree.map(lambda leaf: leaf[index][None], everyone)
         who = (key, jnp.full((1,), lies_at_home), own)
-        return sampling.either(coin, state.parameters, state.anchor, previous_estimate(page, state), *who)
+        drawn = sampling.either(coin, state.parameters, state.anchor, previous_estimate(page, state), *who)
+        return sampling.estimate(drawn, state.parameters, 0)
 
     def propose(state: State, coin: Array, index: Array, own: Array, messages: Array) -> Proposal:
         keys = round_keys(iteration_keys(state, K).gradients)

@@ -72,6 +72,8 @@ def check_supported(config: Config) -> None:
         raise UsageError(f"schedule={config.schedule}: in a federation of processes a node is Byzantine or it is not")
     if config.tolerance is not None:
         raise UsageError(f"tolerance={config.tolerance}: no node knows the honest diameter; use kappa")
+    if config.baseline == "critic":
+        raise UsageError("baseline=critic: critics are not supported by a federation of processes")
     for name in FIELDS:
         if name not in SUPPORTED and getattr(config, name) != FIELDS[name].default:
             raise UsageError(f"{name}={getattr(config, name)}: not supported by a federation of processes")
