@@ -14,11 +14,14 @@ from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
+from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule
 from jaxbyz.sampling.page import Page, Sampler
 
 DEFAULT_PAGE = Page()
+DEFAULT_DELIVERY = Delivery()
+DELIVERY_STREAM = 2**32 - 1  # larger than any number of agents, whose keys are split from the same key
 CRITIC_STREAM = 2**32 - 1  # of the key of a run, whose stream t belongs to iteration t
 
 
@@ -38,6 +41,7 @@ class State(NamedTuple):
         rules: one rule state per receiver.
         attack_memory: what the attack remembers.
         critic: what every agent keeps for itself, `[K, …]` also if there is a server; empty without critics.
+        mail: earlier gradient messages of all K agents that may still arrive; see `jaxbyz.protocol.delivery`.
     """
 
     step: Int[Array, ""]
@@ -49,6 +53,7 @@ class State(NamedTuple):
     rules: Any
     attack_memory: Any
     critic: Any = ()
+    mail: Mail = ()
 
 
 class Algorithm(NamedTuple):
@@ -108,12 +113,13 @@ class Traits(NamedTuple):
 
 
 class IterationKeys(NamedTuple):
-    """Random keys of one iteration: `[K]` for sampling, and one for each kind of message and for the schedule."""
+    """Random keys of one iteration: `[K]` for sampling, one for each kind of message, schedule and delivery."""
 
     agents: PRNGKeyArray
     gradients: PRNGKeyArray
     parameters: PRNGKeyArray
     schedule: PRNGKeyArray
+    delivery: PRNGKeyArray
 
 
 def run_key(key: PRNGKeyArray) -> PRNGKeyArray:
@@ -123,8 +129,10 @@ def run_key(key: PRNGKeyArray) -> PRNGKeyArray:
 
 def iteration_keys(state: State, agents: int) -> IterationKeys:
     """Derive the keys of iteration `state.step` from the key of the run."""
-    keys = jax.random.split(jax.random.fold_in(state.key, state.step), agents + 3)
-    return IterationKeys(keys[:agents], keys[agents], keys[agents + 1], keys[agents + 2])
+    key = jax.random.fold_in(state.key, state.step)
+    keys = jax.random.split(key, agents + 3)
+    delivery = jax.random.fold_in(key, DELIVERY_STREAM)
+    return IterationKeys(keys[:agents], keys[agents], keys[agents + 1], keys[agents + 2], delivery)
 
 
 def initial_critics(sample: Sampler, key: PRNGKeyArray, places: Places) -> Any:
@@ -141,10 +149,13 @@ def initial_state(
     senders: int,
     attack: Attack,
     critic: Any = (),
+    delivery: Delivery = DEFAULT_DELIVERY,
 ) -> State:
     """Return the state before the first iteration of R agents that hold `parameters`."""
     receivers, D = parameters.shape
-    rules = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (receivers, *jnp.shape(leaf))), rule.init(senders, D))
+    rules = jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (receivers, *jnp.shape(leaf))), delivery.sized(rule).init(senders, D)
+    )
     return State(
         jnp.int32(0),
         key,
@@ -155,6 +166,7 @@ def initial_state(
         rules,
         attack.init(senders, D),
         critic,
+        delivery.no_mail(senders, D),
     )
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import cond_on_coin
 from jaxbyz.algorithms.base import (
+    DEFAULT_DELIVERY,
     DEFAULT_PAGE,
     Algorithm,
     IterationKeys,
@@ -32,6 +33,7 @@ from jaxbyz.environments import Environment, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import HALF, Receiver, Rule
@@ -49,6 +51,7 @@ class ServerEstimate(NamedTuple):
         shares: `[1, K]`, share of each worker in it; zero if the server sampled alone.
         rules: the next state of the aggregator, `[1, …]`.
         attack_memory: what the attack remembers.
+        mail: earlier messages of the workers that may still arrive.
     """
 
     sampled: Sampled
@@ -56,6 +59,7 @@ class ServerEstimate(NamedTuple):
     shares: Float[Array, "1 K"]
     rules: Any
     attack_memory: Any
+    mail: Mail
 
 
 def byzpg(
@@ -66,12 +70,14 @@ def byzpg(
     aggregator: Rule | str | Callable[..., Array],
     optimizer: optax.GradientTransformation,
     byzantine: int = 0,
+    assumed_byzantine: int | None = None,
     attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
     server_samples: bool = True,
+    delivery: Delivery = DEFAULT_DELIVERY,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build ByzPG: a trusted server aggregates the workers' large batches and samples the small batches alone.
@@ -82,14 +88,16 @@ def byzpg(
         agents: the number of workers K.
         aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `([key,] messages) -> [D]`.
         optimizer: the optax optimizer of the server.
-        byzantine: the number of Byzantine workers f that the rule defends against.
+        byzantine: the number of Byzantine workers f.
+        assumed_byzantine: the number that the named rule defends against; by default f.
         attack: an attack, its name, or a function `(key, messages, mask) -> messages`; None for no attack.
         schedule: who is Byzantine in which iteration; by default always the last f workers.
         page: batch sizes and estimator.
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
         server_samples: if False, the workers sample the small batches too, and the server aggregates those as well.
-        unsafe: allow more Byzantine workers than the named rule tolerates.
+        delivery: which messages reach the server; by default all of them.
+        unsafe: allow more Byzantine workers than the named rule tolerates among those whose messages it sees.
 
     Raises:
         UsageError: if a name is unknown, or f exceeds a limit and `unsafe` is False.
@@ -98,8 +106,10 @@ def byzpg(
     if page.previous == "own" and not server_samples:
         raise UsageError("previous='own' needs a server that samples alone; use previous='aggregated'")
     K, D = agents, policy.size
-    check_limit("the", "server", SERVER_LIMIT, K, byzantine, unsafe)
-    aggregator = make_rule(aggregator, K, byzantine, unsafe=unsafe)
+    delivery.check()
+    defended = byzantine if assumed_byzantine is None else assumed_byzantine
+    check_limit("the", "server", SERVER_LIMIT, delivery.voters(K), byzantine, unsafe)
+    aggregator = make_rule(aggregator, delivery.voters(K), defended, unsafe=unsafe)
     attack = make_attack(attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     never_small = always_large(p, period)
@@ -112,7 +122,7 @@ def byzpg(
     def init(key: PRNGKeyArray, places: Places = one_device) -> State:
         key, key_theta = jax.random.split(key)
         theta_0, critics = policy.init(key_theta)[None], initial_critics(sample, key, places)
-        return initial_state(key, theta_0, optimizer, aggregator, K, attack, critics)
+        return initial_state(key, theta_0, optimizer, aggregator, K, attack, critics, delivery)
 
     def step(state: State, coin: Array, places: Places = one_device) -> tuple[State, Metrics]:
         keys = iteration_keys(state, K)
@@ -132,11 +142,14 @@ def byzpg(
             v_tilde, rule_state = places.gather(own), jax.tree.map(lambda leaf: leaf[0], state.rules)
             key_forge, key_rule, key_guess = jax.random.split(keys.gradients, 3)
             adversary = Adversary(mask, attack.gradients, attack.equivocates, state.attack_memory, state.step)
-            view = omniscient_view(key_guess, aggregator, rule_state, v_tilde.estimate, adversary)
+            arrivals = delivery.draw(keys.delivery, mask, state.mail)
+            heard = arrivals.heard(aggregator, at_server=True)
+            messages, mail = arrivals.collect(v_tilde.estimate, state.mail)
+            view = omniscient_view(key_guess, heard, rule_state, messages, adversary)
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
-            v = aggregator.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
+            v = heard.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
             rules = jax.tree.map(lambda leaf: leaf[None], v.state)
-            return ServerEstimate(v_tilde, v.rows, v.shares, rules, attack.remember(view))
+            return ServerEstimate(v_tilde, v.rows, v.shares, rules, attack.remember(view), mail)
 
         def ask_workers(state: State, keys: IterationKeys, mask: Array) -> ServerEstimate:
             return aggregate(state, keys, mask, workers_sample(state, keys, mask).sampled)
@@ -147,9 +160,10 @@ def byzpg(
             drawn = sample.small(state.parameters, state.anchor, v_before, keys.agents[:1], jnp.zeros((1,), bool))
             own = drawn.sampled
             copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
-            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), state.rules, state.attack_memory)
+            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), state.rules, state.attack_memory, state.mail)
 
         workers_send = coin if server_samples else jnp.bool_(True)
+        arrivals = delivery.draw(keys.delivery, mask, state.mail)  # who takes part, for critics and metrics
         drawn = None if server_alone else workers_sample(state, keys, mask)
 
         def lines_4_to_14(now: State, index: Int[Array, ""] | int) -> tuple[State, Sampled, StepResults]:
@@ -166,19 +180,20 @@ def byzpg(
             anchor, v = next_anchor(page, coin, state, theta, estimate.v)
             following = now._replace(
                 parameters=theta, anchor=anchor, estimate=v, optimizer=optimizer_state, rules=estimate.rules,
-                attack_memory=estimate.attack_memory,
+                attack_memory=estimate.attack_memory, mail=estimate.mail,
             )  # fmt: skip
             measured = StepResults(
                 aggregate_norms=jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K),
                 shares=jnp.tile(estimate.shares, (K, 1)), finite_proposals=jnp.ones(K, bool),
                 parameters=jnp.tile(theta, (K, 1)), rounds=jnp.int32(0),
-                bytes_sent=central_bytes(K, D, workers_send), bytes_moved=central_moved(places, D, workers_send),
+                bytes_sent=central_bytes(delivery.present(K), D, workers_send),
+                bytes_moved=central_moved(places, D, workers_send), takes_part=arrivals.takes_part,
             )  # fmt: skip
             return following, estimate.sampled, measured
 
         # All lines after sampling are repeated if the batch is used more than once.
         following, sampled, measured = repeat(page.messages, lines_4_to_14, state)
-        critic = state.critic if drawn is None else drawn.critic
+        critic = state.critic if drawn is None else arrivals.only_present(drawn.critic, state.critic, places)
         following = following._replace(step=state.step + 1, critic=critic)
         return following, iteration_metrics(page, coin, sampled, mask, measured)
 

@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from jaxbyz.algorithms.base import (
+    DEFAULT_DELIVERY,
     DEFAULT_PAGE,
     Algorithm,
     State,
@@ -36,6 +37,7 @@ from jaxbyz.environments import Environment, agent_params
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, exchange, omniscient_view
+from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import Rule
@@ -51,11 +53,13 @@ def decbyzpg(
     agreement: Agreement | Rule | str | None,
     optimizer: optax.GradientTransformation,
     byzantine: int = 0,
+    assumed_byzantine: int | None = None,
     attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
+    delivery: Delivery = DEFAULT_DELIVERY,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build DecByzPG: every agent samples, aggregates what it receives, takes a step, and agrees on parameters.
@@ -67,21 +71,25 @@ def decbyzpg(
         aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `([key,] messages) -> [D]`.
         agreement: an `Agreement`, a rule, a name such as `"mda"` or `"mda:rounds=6"` (4 rounds by default), or None.
         optimizer: an optax optimizer; every agent keeps its own state.
-        byzantine: the number of Byzantine agents f that the rules defend against.
+        byzantine: the number of Byzantine agents f.
+        assumed_byzantine: the number that the named rules defend against; by default f.
         attack: an attack, its name, or a function `(key, messages, mask) -> messages`; None for no attack.
         schedule: who is Byzantine in which iteration; by default always the last f agents.
         page: batch sizes and estimator.
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
-        unsafe: allow more Byzantine agents than the named rules tolerate.
+        delivery: which messages reach their receivers; by default all of them.
+        unsafe: allow more Byzantine agents than the named rules tolerate among those whose messages they see.
 
     Raises:
         UsageError: if a name is unknown, or f exceeds the limit of a named rule and `unsafe` is False.
     """
     page.check()
-    K, D = agents, policy.size
-    aggregator = make_rule(aggregator, K, byzantine, unsafe=unsafe)
-    agreement = make_agreement(agreement, K, byzantine, unsafe=unsafe)
+    delivery.check()
+    K, D, present = agents, policy.size, delivery.present(agents)
+    defended = byzantine if assumed_byzantine is None else assumed_byzantine
+    aggregator = make_rule(aggregator, delivery.voters(K), defended, unsafe=unsafe)
+    agreement = make_agreement(agreement, present, defended, unsafe=unsafe)
     attack = make_attack(attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     sample = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
@@ -90,7 +98,8 @@ def decbyzpg(
     def init(key: PRNGKeyArray, places: Places = one_device) -> State:
         key, key_theta = jax.random.split(key)
         theta_0 = jnp.tile(policy.init(key_theta), (places.per_device, 1))
-        return initial_state(key, theta_0, optimizer, aggregator, K, attack, initial_critics(sample, key, places))
+        critics = initial_critics(sample, key, places)
+        return initial_state(key, theta_0, optimizer, aggregator, K, attack, critics, delivery)
 
     def step(state: State, coin: Array, places: Places = one_device) -> tuple[State, Metrics]:
         t, theta = state.step, state.parameters
@@ -106,39 +115,50 @@ def decbyzpg(
             key = message_keys(keys, index)
             on_gradients = Adversary(mask, attack.gradients, attack.equivocates, now.attack_memory, t)
             on_parameters = on_gradients._replace(forge=attack.parameters)
+            arrivals = delivery.draw(keys.delivery, mask, now.mail)
+            heard = arrivals.heard(aggregator)
 
             # Line 6: estimate ṽ_t^(k).
             own = sample.estimate(drawn, now.parameters, index)
             v_tilde = places.gather(own)
             # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
-            v = exchange(key.gradients, aggregator, now.rules, v_tilde.estimate, on_gradients, places)
+            messages, mail = arrivals.collect(v_tilde.estimate, now.mail)
+            v = exchange(key.gradients, heard, now.rules, messages, on_gradients, places)
             # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
-            theta_tilde, optimizer_state = ascend(optimizer, v.rows, now.optimizer, now.parameters)
+            stepped = ascend(optimizer, v.rows, now.optimizer, now.parameters)
+            theta_tilde, optimizer_state = arrivals.only_present(stepped, (now.parameters, now.optimizer), places)
             # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
-            agreed = run_agreement(key.parameters, agreement, theta_tilde, on_parameters, places)
+            agreed = run_agreement(key.parameters, arrivals.heard_in(agreement), theta_tilde, on_parameters, places)
+            theta_next = arrivals.only_present(agreed.parameters, now.parameters, places)
 
             first_rule_state = places.first_agent(now.rules)
-            view = omniscient_view(key.gradients, aggregator, first_rule_state, v_tilde.estimate, on_gradients)
+            view = omniscient_view(key.gradients, heard, first_rule_state, messages, on_gradients)
             estimate = own.estimate if page.previous == "own" else v.rows
-            anchor, estimate = next_anchor(page, coin, state, theta_tilde, estimate)
+            compared = next_anchor(page, coin, state, theta_tilde, estimate)
+            kept = now.anchor, now.estimate, now.rules
+            anchor, estimate, rules = arrivals.only_present((*compared, v.state), kept, places)
             following = now._replace(
-                parameters=agreed.parameters, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
-                rules=v.state, attack_memory=attack.remember(view),
+                parameters=theta_next, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
+                rules=rules, attack_memory=attack.remember(view), mail=mail,
             )  # fmt: skip
             norms, shares, finite = places.gather(
                 (jnp.linalg.norm(v.rows, axis=1), v.shares, finite_rows(theta_tilde).astype(jnp.float32))
             )
             rounds = agreed.rounds.astype(jnp.float32)
+            before = agreed.everyone if arrivals.present is None else places.gather(now.parameters)
             measured = StepResults(
                 aggregate_norms=norms, shares=shares, finite_proposals=finite > 0,
-                parameters=agreed.everyone, rounds=agreed.rounds, bytes_sent=decentralised_bytes(K, D, rounds),
-                bytes_moved=decentralised_moved(places, aggregator, D, rounds),
+                parameters=arrivals.only_present(agreed.everyone, before), rounds=agreed.rounds,
+                bytes_sent=decentralised_bytes(present, D, rounds),
+                bytes_moved=decentralised_moved(places, delivery.sized(aggregator), D, rounds),
+                takes_part=arrivals.takes_part,
             )  # fmt: skip
             return following, v_tilde, measured
 
         # The lines after sampling are repeated if the batch is used more than once.
         following, sampled, measured = repeat(page.messages, lines_6_to_9, state)
-        following = following._replace(step=t + 1, critic=drawn.critic)
+        critic = delivery.draw(keys.delivery, mask, state.mail).only_present(drawn.critic, state.critic, places)
+        following = following._replace(step=t + 1, critic=critic)
         return following, iteration_metrics(page, coin, sampled, mask, measured)
 
     return Algorithm(init, step, K, p, page, policy, environment, period)

@@ -74,6 +74,7 @@ class StepResults(NamedTuple):
         rounds: `[]`, agreement rounds used.
         bytes_sent: `[]`, see `Metrics`.
         bytes_moved: `[]`, see `Metrics`.
+        takes_part: `[K]`, whether each agent takes part in this iteration; None if all do.
     """
 
     aggregate_norms: Float[Array, " K"]
@@ -83,11 +84,15 @@ class StepResults(NamedTuple):
     rounds: Array
     bytes_sent: Array
     bytes_moved: Array
+    takes_part: Bool[Array, " K"] | None = None
 
 
 def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Array, " K"], step: StepResults) -> Metrics:
-    """Compute the metrics of one iteration; `mask` marks the Byzantine agents."""
-    honest = ~mask
+    """Compute the metrics of one iteration; `mask` marks the Byzantine agents.
+
+    Means over honest agents are means over those that take part; `diameter` and `finite` refer to all honest agents.
+    """
+    honest = ~mask if step.takes_part is None else ~mask & step.takes_part
     finite = step.finite_proposals & finite_rows(step.parameters)
 
     def honest_average(values: Array) -> Array:
@@ -122,7 +127,7 @@ def finite_rows(vectors: Float[Array, "K D"]) -> Bool[Array, " K"]:
 
 
 def decentralised_bytes(K: int, D: int, rounds: Array) -> Array:
-    """Bytes sent per iteration without a server: one gradient and κ parameter vectors from everyone to everyone."""
+    """Bytes sent per iteration by K agents without a server: a gradient and κ parameter vectors from each to each."""
     return (1.0 + rounds) * float(K * K * D * FLOAT_BYTES)
 
 

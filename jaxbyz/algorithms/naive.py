@@ -7,12 +7,13 @@ from collections.abc import Callable
 import optax
 from jaxtyping import Array
 
-from jaxbyz.algorithms.base import DEFAULT_PAGE, Algorithm
+from jaxbyz.algorithms.base import DEFAULT_DELIVERY, DEFAULT_PAGE, Algorithm
 from jaxbyz.algorithms.byzpg import byzpg
 from jaxbyz.algorithms.decbyzpg import decbyzpg
 from jaxbyz.attacks import Attack
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
+from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.protocol.schedules import Schedule
 from jaxbyz.rules import mean
 from jaxbyz.sampling.page import Page
@@ -43,11 +44,13 @@ def dec_page_pg(
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
+    delivery: Delivery = DEFAULT_DELIVERY,
 ) -> Algorithm:
     """Build Dec-PAGE-PG: DecByzPG with the mean and without agreement; not fault-tolerant. Arguments as there."""
     return decbyzpg(
-        environment, policy, agents=agents, aggregator=mean(), agreement=None, optimizer=optimizer,
-        byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
+        environment, policy, agents=agents, aggregator=mean(skip_missing=delivery.leaves_gaps), agreement=None,
+        optimizer=optimizer, byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
+        delivery=delivery,
     )  # fmt: skip
 
 
@@ -63,9 +66,11 @@ def fed_page_pg(
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
+    delivery: Delivery = DEFAULT_DELIVERY,
 ) -> Algorithm:
     """Build Fed-PAGE-PG: ByzPG with the mean; not fault-tolerant. Arguments as in `byzpg`."""
     return byzpg(
-        environment, policy, agents=agents, aggregator=mean(), optimizer=optimizer, byzantine=byzantine,
-        attack=attack, schedule=schedule, page=page, p=p, period=period, unsafe=True,
+        environment, policy, agents=agents, aggregator=mean(skip_missing=delivery.leaves_gaps), optimizer=optimizer,
+        byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period, delivery=delivery,
+        unsafe=True,
     )  # fmt: skip

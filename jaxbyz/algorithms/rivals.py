@@ -7,12 +7,13 @@ from collections.abc import Callable
 import optax
 from jaxtyping import Array
 
-from jaxbyz.algorithms.base import DEFAULT_PAGE, Algorithm
+from jaxbyz.algorithms.base import DEFAULT_DELIVERY, DEFAULT_PAGE, Algorithm
 from jaxbyz.algorithms.byzpg import byzpg
 from jaxbyz.algorithms.naive import fed_page_pg
 from jaxbyz.attacks import Attack
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
+from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.protocol.schedules import Schedule
 from jaxbyz.rules import Rule
 from jaxbyz.sampling.page import Page
@@ -28,11 +29,13 @@ def byz_vr_marina_pg(
     aggregator: Rule | str | Callable[..., Array],
     optimizer: optax.GradientTransformation,
     byzantine: int = 0,
+    assumed_byzantine: int | None = None,
     attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
+    delivery: Delivery = DEFAULT_DELIVERY,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build Byz-VR-MARINA-PG: ByzPG whose workers sample the small batches too. Arguments as in `byzpg`.
@@ -42,7 +45,8 @@ def byz_vr_marina_pg(
     """
     return byzpg(
         environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
-        attack=attack, schedule=schedule, page=page, p=p, period=period, server_samples=False, unsafe=unsafe,
+        assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
+        server_samples=False, delivery=delivery, unsafe=unsafe,
     )  # fmt: skip
 
 
@@ -57,6 +61,7 @@ def svrpg(
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
     period: int | None = None,
+    delivery: Delivery = DEFAULT_DELIVERY,
 ) -> Algorithm:
     """Build SVRPG: the mean of the workers' large batches, then a few small steps of the server.
 
@@ -68,6 +73,7 @@ def svrpg(
     return fed_page_pg(
         environment, policy, agents=agents, optimizer=optimizer, byzantine=byzantine, attack=attack,
         schedule=schedule, page=page._replace(anchor="snapshot"), period=period or SVRPG_PERIOD,
+        delivery=delivery,
     )  # fmt: skip
 
 
@@ -79,9 +85,11 @@ def fedpg_br(
     aggregator: Rule | str | Callable[..., Array],
     optimizer: optax.GradientTransformation,
     byzantine: int = 0,
+    assumed_byzantine: int | None = None,
     attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
+    delivery: Delivery = DEFAULT_DELIVERY,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build FedPG-BR: filtered large batches, then a geometric number of small steps of the server.
@@ -94,6 +102,6 @@ def fedpg_br(
     """
     return byzpg(
         environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
-        attack=attack, schedule=schedule, page=page._replace(anchor="snapshot"), p=page.B / (page.N + page.B),
-        unsafe=unsafe,
+        assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=page._replace(anchor="snapshot"),
+        p=page.B / (page.N + page.B), delivery=delivery, unsafe=unsafe,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
 from jaxbyz.environments import Environment, heterogeneous, make_environment
 from jaxbyz.experiments.agent_values import values_per_agent
-from jaxbyz.experiments.config import POLICY_OPTIONS, Config, page_of, rule_spec
+from jaxbyz.experiments.config import POLICY_OPTIONS, Config, delivery_of, page_of, rule_spec
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.schedules import schedules
@@ -23,9 +23,8 @@ from jaxbyz.rules import check_rule
 
 def agreement_of(config: Config) -> Agreement | None:
     """Return the agreement that the options name, or None for `"none"`."""
-    agreement = make_agreement(
-        config.agreement, config.agents, config.byzantine, config.kappa_rounds(), unsafe=config.unsafe
-    )
+    present = delivery_of(config).present(config.agents)
+    agreement = make_agreement(config.agreement, present, config.defended, config.kappa_rounds(), unsafe=config.unsafe)
     return None if agreement is None else agreement._replace(tolerance=config.tolerance)
 
 
@@ -84,10 +83,13 @@ def build_parts(
     policy = make_policy(config.policy, environment, {name: getattr(config, name) for name in POLICY_OPTIONS})
     if config.start == "shared":
         policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
-    aggregator, agreement = make_rule(rule_spec(config), K, f, unsafe=config.unsafe), agreement_of(config)
-    check_rule(aggregator, K, policy.size)
+    delivery = delivery_of(config)
+    voters = delivery.voters(K)
+    aggregator = make_rule(rule_spec(config), voters, config.defended, unsafe=config.unsafe)
+    agreement = agreement_of(config)
+    check_rule(aggregator, voters, policy.size)
     if agreement is not None:
-        check_rule(agreement.rule, K, policy.size)
+        check_rule(agreement.rule, delivery.present(K), policy.size)
     components = {
         "agents": K,
         "byzantine": f,
@@ -99,6 +101,7 @@ def build_parts(
         "page": page_of(config),
         "p": config.p,
         "period": config.period,
+        "delivery": delivery,
         "unsafe": config.unsafe,
     }
     return Parts(environment, policy, components)

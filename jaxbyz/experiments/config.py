@@ -27,6 +27,7 @@ from jaxbyz.experiments.agent_values import as_text, values_per_agent
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
+from jaxbyz.protocol.delivery import ABSENT, Delivery
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import Registry, convert, parse_assignments, parse_spec
 from jaxbyz.rules import aggregators, pre_aggregators
@@ -88,6 +89,7 @@ def _are_values_per_agent(text: str) -> bool:
 COUNT = Allowed(lambda n: n >= 1, "at least 1")
 NOT_NEGATIVE = Allowed(lambda n: n >= 0, "at least 0")
 SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEED}")
+PROBABILITY_OF_LOSS = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
 UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
 FROM_0_TO_1 = Allowed(lambda x: 0 <= x <= 1, "in [0, 1]")
 POSITIVE = Allowed(lambda x: 0 < x <= FLOAT32_MAX, "a positive float32 number")
@@ -139,6 +141,10 @@ class Config:
     )
     agents: int = option(13, "number of agents K", allowed=COUNT)
     byzantine: int = option(0, "number of Byzantine agents f, which the rules defend against", allowed=NOT_NEGATIVE)
+    assumed_byzantine: int | None = option(
+        None, "number of Byzantine agents that the rules defend against, if it is not f", allowed=NOT_NEGATIVE,
+        needs=[need.algorithm_takes("aggregator")],
+    )  # fmt: skip
     attack: str = option(
         "none",
         "what Byzantine agents do; options as name:option=value",
@@ -164,6 +170,21 @@ class Config:
     )
     tolerance: float | None = option(
         None, "stop agreement early once the honest diameter is at most this", allowed=POSITIVE, needs=[need.AGREEMENT]
+    )
+    participation: float = option(
+        1.0, "part of the agents that takes part in each iteration, drawn at random", allowed=UNIT_INTERVAL,
+        needs=[need.algorithm_takes("delivery")],
+    )  # fmt: skip
+    absent: str = option(
+        "ignore", "what counts of absent agents: nothing, or their last gradient", choices=ABSENT,
+        needs=[need.algorithm_takes("delivery"), need.ABSENT_AGENTS],
+    )  # fmt: skip
+    delay: int = option(
+        0, "gradients are up to this many iterations old when they arrive", allowed=NOT_NEGATIVE,
+        needs=[need.algorithm_takes("delivery")],
+    )  # fmt: skip
+    drop: float = option(
+        0.0, "probability that a message is lost", allowed=PROBABILITY_OF_LOSS, needs=[need.algorithm_takes("delivery")]
     )
     seeds: int = option(1, "number of seeds, trained side by side", allowed=COUNT)
     seed: int = option(0, "the first seed; the others are seed + 1, seed + 2, …", allowed=SEED)
@@ -259,6 +280,11 @@ class Config:
         "allow more Byzantine agents than the rules tolerate",
         needs=[need.Need(lambda c: not _is_safe(c), "no limit is exceeded")],
     )
+
+    @property
+    def defended(self) -> int:
+        """The number of Byzantine agents that the rules defend against."""
+        return self.byzantine if self.assumed_byzantine is None else self.assumed_byzantine
 
     def kappa_rounds(self) -> int:
         """Return κ as a number."""
@@ -387,15 +413,20 @@ def _check_limits(config: Config) -> None:
         "aggregator": aggregators[parse_spec(config.aggregator)[0]],
         "agreement": agreements[parse_spec(config.agreement)[0]],
     }
+    delivery = delivery_of(config)
+    counts = dict.fromkeys(entries, delivery.voters(config.agents)) | {"agreement": delivery.present(config.agents)}
     for kind, entry in entries.items():
-        check_limit(kind, entry.name, entry.limit, config.agents, config.byzantine, config.unsafe)
+        # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
+        most = max(config.byzantine, config.defended)
+        check_limit(kind, entry.name, entry.limit, counts[kind], most, config.unsafe)
 
 
 def _is_safe(config: Config) -> bool:
     """Return whether the configuration would be accepted without `unsafe`."""
     try:
         _check_limits(dataclasses.replace(config, unsafe=False))
-        make_rule(rule_spec(config), config.agents, 0 if traits_of(config).naive else config.byzantine)
+        f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
+        make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)
     except UsageError:
         return False
     return True
@@ -409,6 +440,11 @@ def rule_spec(config: Config) -> str:
 def agrees(config: Config) -> bool:
     """Return whether the agents agree on parameters: with a server and in naive algorithms they do not."""
     return effective(config).agreement != "none"
+
+
+def delivery_of(config: Config) -> Delivery:
+    """Return which messages reach their receivers."""
+    return Delivery(config.participation, config.absent, config.delay, config.drop)
 
 
 def page_of(config: Config) -> Page:

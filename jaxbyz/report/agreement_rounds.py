@@ -15,7 +15,7 @@ from jaxbyz.attacks import Attack
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import agreement_of, build
-from jaxbyz.experiments.config import Config, agrees
+from jaxbyz.experiments.config import Config, agrees, delivery_of
 from jaxbyz.experiments.plan import make_plan
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
@@ -90,14 +90,17 @@ def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTr
     coins = plan.coins if plan.coins.ndim == 1 else plan.coins[seed]
     iterations = min(iterations, len(coins))
     without_agreement = build(dataclasses.replace(config, agreement="none"), len(coins))
-    attack = make_attack(config.attack, K, f)
+    attack, delivery = make_attack(config.attack, K, f), delivery_of(config)
 
     def step(state: State, coin: Array) -> tuple[State, tuple[Array, Array, Array]]:
         proposed, metrics = without_agreement.step(state, coin)
+        keys = iteration_keys(state, K)
+        arrivals = delivery.draw(keys.delivery, metrics.byzantine, state.mail)
         held, sent = trace_agreement(
-            iteration_keys(state, K).parameters, agreement, proposed.parameters, metrics.byzantine, attack,
+            keys.parameters, arrivals.heard_in(agreement), proposed.parameters, metrics.byzantine, attack,
             state.attack_memory, state.step,
         )  # fmt: skip
+        held = jax.vmap(lambda after: arrivals.only_present(after, state.parameters))(held)
         return proposed._replace(parameters=held[-1]), (held, sent, metrics.byzantine)
 
     run = jax.jit(lambda key, coins: jax.lax.scan(step, without_agreement.init(key), coins)[1])

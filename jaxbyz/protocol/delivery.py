@@ -1,0 +1,222 @@
+"""Which messages reach their receivers: agents that are absent, messages that are late, messages that are lost.
+
+`Delivery` describes it, and `Delivery.draw` decides it for one iteration:
+
+- A random part of the agents takes part. Absent agents neither sample nor send nor receive, and keep their state. What
+  the others do about them is `absent`: they count those present only, or the last message of those absent as well.
+- A gradient may be up to `delay` iterations old when it arrives, at all receivers alike.
+- Each message, of gradients and of parameters, is lost with probability `drop` for each receiver on its own. A lost
+  message is an unusable row, which a rule counts as one Byzantine message.
+
+Byzantine agents are drawn like the others, but their messages are never late and never lost: the adversary answers what
+arrives in this iteration. With everything off, nothing is traced and a run is the same to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any, NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.protocol.agreements import Agreement
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
+
+ABSENT = ("ignore", "cached")
+
+
+class Mailbox(NamedTuple):
+    """Earlier gradients of all agents that may still arrive.
+
+    Attributes:
+        sent: `[d, K, D]`, the last gradients of each agent, the latest first; zero before its first one.
+        sendings: `[]`, the number of iterations in which gradients have been sent.
+        known: `[K]`, whether each agent has sent a gradient.
+    """
+
+    sent: Float[Array, "d K D"]
+    sendings: Int[Array, ""]
+    known: Bool[Array, " K"]
+
+
+Mail = Mailbox | tuple[()]  # an empty tuple if no earlier gradient is needed
+
+
+class Delivery(NamedTuple):
+    """Which messages reach their receivers.
+
+    Attributes:
+        participation: the part of the agents that takes part in each iteration, ⌈participation·K⌉ of them.
+        absent: `"ignore"`: rules see the messages of those present only. `"cached"`: the last gradient of those absent
+            counts; before their first one it is missing. Agreement is always among those present.
+        delay: gradients are 0 to `delay` iterations old when they arrive, each number with the same probability.
+        drop: the probability that a message is lost.
+    """
+
+    participation: float = 1.0
+    absent: str = "ignore"
+    delay: int = 0
+    drop: float = 0.0
+
+    def check(self) -> None:
+        """Raise a `UsageError` if a value is not allowed."""
+        if not 0 < self.participation <= 1:
+            raise UsageError(f"participation={self.participation}: must be in (0, 1]")
+        check_choice("absent", self.absent, ABSENT)
+        if self.delay < 0:
+            raise UsageError(f"delay={self.delay}: must be at least 0")
+        if not 0 <= self.drop < 1:
+            raise UsageError(f"drop={self.drop}: must be in [0, 1)")
+
+    def present(self, agents: int) -> int:
+        """Return how many of K agents take part in an iteration."""
+        return max(1, math.ceil(Fraction(str(self.participation)) * agents))
+
+    def voters(self, agents: int) -> int:
+        """Return how many gradient messages a rule sees, which its limit on f refers to."""
+        return agents if self.absent == "cached" else self.present(agents)
+
+    @property
+    def leaves_gaps(self) -> bool:
+        """Whether a rule may see missing messages."""
+        return self.drop > 0 or (self.absent == "cached" and self.participation < 1)
+
+    @property
+    def memory(self) -> int:
+        """The number of earlier messages per agent that have to be kept."""
+        return max(self.delay, int(self.absent == "cached" and self.participation < 1))
+
+    def no_mail(self, agents: int, size: int) -> Mail:
+        """Return the mail before the first iteration."""
+        if not self.memory:
+            return ()
+        return Mailbox(jnp.zeros((self.memory, agents, size)), jnp.int32(0), jnp.zeros(agents, bool))
+
+    def sized(self, rule: Rule) -> Rule:
+        """Return a rule for gradients whose memory is that of as many messages as the rule sees."""
+        return rule._replace(init=lambda n, D: rule.init(self.voters(n), D))
+
+    def draw(self, key: PRNGKeyArray, mask: Bool[Array, " K"], mail: Mail) -> Arrivals:
+        """Decide who takes part in an iteration, and how old gradients are.
+
+        Args:
+            key: random key of the iteration.
+            mask: `[K]`, True for Byzantine agents.
+            mail: earlier gradients.
+        """
+        K, present, age, missing = mask.shape[0], None, None, None
+        if self.present(K) < K:
+            present = jnp.sort(jax.random.permutation(jax.random.fold_in(key, 0), K)[: self.present(K)])
+        if self.delay and isinstance(mail, Mailbox):
+            drawn = jax.random.randint(jax.random.fold_in(key, 1), (K,), 0, self.delay + 1)
+            age = jnp.minimum(drawn, mail.sendings)
+        if present is not None and self.absent == "cached" and isinstance(mail, Mailbox):
+            missing = (~(mail.known | mask)).at[present].set(False)
+        return Arrivals(self, mask, present, age, missing)
+
+
+class Arrivals(NamedTuple):
+    """What arrives in one iteration.
+
+    Attributes:
+        delivery: the description that this was drawn from.
+        mask: `[K]`, True for Byzantine agents.
+        present: `[m]`, the agents that take part, in increasing order; None if all do.
+        age: `[K]`, how many iterations old the gradient of each agent is; None if all are new.
+        missing: `[K]`, absent agents whose last gradient would count but who have sent none; None if there are none.
+    """
+
+    delivery: Delivery
+    mask: Bool[Array, " K"]
+    present: Int[Array, " m"] | None = None
+    age: Int[Array, " K"] | None = None
+    missing: Bool[Array, " K"] | None = None
+
+    @property
+    def takes_part(self) -> Bool[Array, " K"] | None:
+        """`[K]`, whether each agent takes part; None if all do."""
+        if self.present is None:
+            return None
+        return jnp.zeros_like(self.mask).at[self.present].set(True)
+
+    def collect(self, messages: Float[Array, "K D"], mail: Mail) -> tuple[Float[Array, "K D"], Mail]:
+        """Return the gradients that arrive, and the mail of the next iteration.
+
+        The row of an agent that has never sent one is what it would have sent, for the adversary to see; `heard` hides
+        it from the rule.
+
+        Args:
+            messages: `[K, D]`, the gradients that the agents have estimated.
+            mail: earlier gradients.
+        """
+        if not isinstance(mail, Mailbox):
+            return messages, mail
+        takes_part = self.takes_part
+        here = jnp.ones_like(self.mask) if takes_part is None else takes_part
+        latest = jnp.where((here | ~mail.known)[:, None], messages, mail.sent[0])
+        sent = jnp.concatenate([latest[None], mail.sent])
+        age = jnp.zeros(self.mask.shape, jnp.int32) if self.age is None else self.age
+        arrived = jnp.take_along_axis(sent, age[None, :, None], axis=0)[0]
+        arrived = jnp.where(self.mask[:, None], messages, arrived)
+        return arrived, Mailbox(sent[:-1], mail.sendings + 1, mail.known | here)
+
+    def heard(self, rule: Rule, *, cached: bool = True, at_server: bool = False) -> Rule:
+        """Return a rule that sees of K messages what a receiver hears.
+
+        Args:
+            rule: what the receivers apply.
+            cached: whether messages of absent agents may count; not those of an agreement.
+            at_server: whether the receiver is none of the agents. Otherwise an agent always hears itself.
+        """
+        caching = cached and self.delivery.absent == "cached"
+        present, missing = (None, self.missing) if caching else (self.present, None)
+        drop = self.delivery.drop
+        if present is None and missing is None and drop == 0:
+            return rule
+
+        def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
+            K = messages.shape[0]
+            index = jnp.arange(K, dtype=jnp.int32) if present is None else present
+            own = jnp.zeros(index.shape, bool) if at_server else index == receiver.index
+            position = jnp.where(jnp.any(own), jnp.argmax(own), -1).astype(jnp.int32)
+            rows = messages if present is None else messages[present]
+            if missing is not None:
+                rows = jnp.where(missing[:, None], jnp.nan, rows)
+            if drop:
+                key, key_loss = jax.random.split(key)
+                lost = jax.random.bernoulli(key_loss, drop, index.shape) & ~self.mask[index] & ~own
+                rows = jnp.where(lost[:, None], jnp.nan, rows)
+            outcome = rule.apply(key, rows, receiver._replace(index=position), state)
+            shares = jnp.zeros((outcome.shares.shape[0], K), outcome.shares.dtype).at[:, index].set(outcome.shares)
+            return outcome._replace(shares=shares)
+
+        def init(n: int, D: int) -> RuleState:
+            return rule.init(n if present is None else present.shape[0], D)
+
+        return rule._replace(apply=apply, init=init, random=rule.random or drop > 0)
+
+    @overload
+    def heard_in(self, agreement: Agreement) -> Agreement: ...
+    @overload
+    def heard_in(self, agreement: None) -> None: ...
+    def heard_in(self, agreement: Agreement | None) -> Agreement | None:
+        """Return the agreement among those present, whose messages may be lost."""
+        return None if agreement is None else agreement._replace(rule=self.heard(agreement.rule, cached=False))
+
+    def only_present(self, after: Any, before: Any, places: Any = None) -> Any:
+        """Return what agents hold after the iteration: those absent keep what they had before.
+
+        Args:
+            after: leaves `[R, …]`, one row per agent, on this device if `places` is given.
+            before: leaves of the same shapes.
+            places: where agents live; None if the rows are those of all agents.
+        """
+        here = self.takes_part
+        if here is None:
+            return after
+        here = here if places is None else places.local(here)
+        return jax.tree.map(lambda a, b: jnp.where(here.reshape(-1, *[1] * (a.ndim - 1)), a, b), after, before)

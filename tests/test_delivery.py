@@ -1,0 +1,201 @@
+"""Absent agents, late and lost messages: what reaches a rule, what agents keep, and that nothing changes when off."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.algorithms import algorithms
+from jaxbyz.components import make_rule
+from jaxbyz.protocol.agreements import Agreement, run_agreement
+from jaxbyz.protocol.communication import Adversary, exchange
+from jaxbyz.protocol.delivery import Arrivals, Delivery, Mailbox
+from jaxbyz.rules import Outcome, Receiver, Rule, aggregators
+from jaxbyz.sampling import tabular_mdp as tabular
+
+ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
+PAGE = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
+MASK = jnp.arange(9) >= 8
+EVERYDAY = {"rfa", "monna", "trimmed-mean", "centered-clipping"}
+RULES = [pytest.param(e.name, marks=() if e.name in EVERYDAY else pytest.mark.slow) for e in aggregators]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_hears_those_present_only(name):
+    """Absent rows may hold anything; shares name the senders by their own numbers."""
+    rule = make_rule(name, 6, 1)
+    messages = np.asarray(jax.random.normal(KEY, (9, 4)))
+    present = np.array([0, 2, 3, 5, 7, 8])
+    spoiled = messages.copy()
+    spoiled[[1, 4, 6]] = np.nan
+    heard = Arrivals(Delivery(0.6), MASK, jnp.asarray(present)).heard(rule)
+    apply = lambda rule, rows, index: rule.apply(  # noqa: E731
+        KEY, rows, Receiver(jnp.asarray(messages[3]), jnp.int32(index)), rule.init(len(rows), 4)
+    )
+    got, expected = apply(heard, jnp.asarray(spoiled), 3), apply(rule, jnp.asarray(messages[present]), 2)
+    np.testing.assert_array_equal(got.rows, expected.rows)
+    np.testing.assert_array_equal(np.asarray(got.shares)[:, present], expected.shares)
+    assert not np.asarray(got.shares)[:, [1, 4, 6]].any()
+
+
+def test_a_lost_message_is_an_unusable_row_and_liars_and_oneself_are_always_heard():
+    rule = Rule(lambda key, rows, receiver, state: Outcome(rows[:, :1].T, jnp.ones((1, 9)), state))
+    arrivals = Delivery(drop=0.4).draw(KEY, MASK, ())
+    heard = arrivals.heard(rule)
+    assert heard.random and not rule.random
+    receive = lambda key: heard.apply(key, jnp.ones((9, 3)), Receiver(jnp.ones(3), jnp.int32(2)), ()).rows[0]  # noqa: E731
+    lost = np.isnan(jax.vmap(receive)(jax.random.split(KEY, 4000)))
+    rates = lost.mean(axis=0)
+    assert rates[2] == 0 and rates[8] == 0
+    np.testing.assert_allclose(np.delete(rates, [2, 8]), 0.4, atol=0.04)
+    correlation = np.corrcoef(np.delete(lost, [2, 8], axis=1).T)
+    assert np.abs(correlation - np.eye(7)).max() < 0.08  # messages are lost independently
+    at_server = arrivals.heard(rule, at_server=True)
+    receive = lambda key: at_server.apply(key, jnp.ones((9, 3)), Receiver(jnp.ones(3), jnp.int32(0)), ()).rows[0]  # noqa: E731
+    assert 0.3 < np.isnan(jax.vmap(receive)(jax.random.split(KEY, 1000)))[:, 0].mean() < 0.5
+
+
+@pytest.mark.parametrize("delivery", [Delivery(0.5, "cached"), Delivery(delay=3), Delivery(0.5, "ignore", delay=2)])
+def test_mail_is_a_ring_of_the_last_messages(delivery):
+    """Twenty iterations against a list of everything that was sent, in NumPy."""
+    K, T = 6, 20
+    mask = jnp.arange(K) == 5
+    sent = np.asarray(jax.random.normal(KEY, (T, K, 2)))
+
+    def step(mail, inputs):
+        key, messages = inputs
+        arrivals = delivery.draw(key, mask, mail)
+        arrived, mail = arrivals.collect(messages, mail)
+        if arrivals.missing is not None:
+            arrived = jnp.where(arrivals.missing[:, None], jnp.nan, arrived)
+        here = jnp.ones(K, bool) if arrivals.present is None else arrivals.takes_part
+        age = jnp.zeros(K, jnp.int32) if arrivals.age is None else arrivals.age
+        return mail, (arrived, here, age)
+
+    start = delivery.no_mail(K, 2)
+    assert isinstance(start, Mailbox)
+    _, (arrived, here, age) = jax.jit(lambda: jax.lax.scan(step, start, (jax.random.split(KEY, T), sent)))()
+    here, age = np.asarray(here), np.asarray(age)
+    assert here.sum(axis=1).tolist() == [delivery.present(K)] * T
+    assert (len(np.unique(here, axis=0)) > 5) == (delivery.participation < 1)
+    last = np.full((T, K, 2), np.nan)
+    for t in range(T):
+        last[t] = np.where(here[t][:, None], sent[t], last[t - 1] if t else np.nan)
+        for k in range(K):
+            expected = sent[t, k] if k == 5 else last[t - age[t, k], k]
+            if np.isfinite(expected).all() or delivery.absent == "cached":
+                np.testing.assert_array_equal(arrived[t, k], expected)
+    assert delivery.delay == 0 or set(np.unique(age)) == set(range(delivery.delay + 1))
+
+
+def test_agreement_under_loss_still_brings_those_present_together():
+    messages = jax.random.normal(KEY, (9, 4))
+    agreement = Agreement(jb.mda(3), 6)  # f = 1, and two lost messages on average
+
+    def agree(key):
+        arrivals = Delivery(0.8, drop=0.2).draw(key, MASK, ())
+        heard = arrivals.heard_in(agreement)
+        after = run_agreement(key, heard, messages, Adversary(MASK)).parameters
+        return arrivals.only_present(after, messages), arrivals.takes_part
+
+    after, here = jax.jit(agree)(KEY)
+    honest = np.asarray(here & ~MASK)
+    assert np.ptp(np.asarray(after)[honest], axis=0).max() < 0.1 * np.ptp(np.asarray(messages)[honest], axis=0).max()
+    np.testing.assert_array_equal(after[~here], messages[~here])
+
+
+def test_receivers_lose_different_messages():
+    arrivals = Delivery(drop=0.5).draw(KEY, MASK, ())
+    rows = exchange(KEY, arrivals.heard(jb.mean(skip_missing=True)), (), jnp.eye(9), Adversary(MASK)).rows
+    assert np.isfinite(rows).all() and len(np.unique(np.asarray(rows), axis=0)) > 5
+    np.testing.assert_allclose(np.asarray(rows).sum(axis=1), 1.0, rtol=1e-6)
+
+
+def decbyzpg(**changes):
+    options = {"agents": 5, "byzantine": 1, "aggregator": "rfa", "agreement": "mda", "optimizer": optax.adam(0.1)}
+    return jb.decbyzpg(ENV, POLICY, **{**options, "page": PAGE, "p": 0.5, "attack": "large-noise", **changes})
+
+
+def traced(algorithm):
+    state = jax.eval_shape(algorithm.init, KEY)
+    return str(jax.make_jaxpr(algorithm.step)(state, jnp.bool_(True)))
+
+
+def test_everything_off_is_the_same_program():
+    off = Delivery(1.0, "cached", 0, 0.0)
+    assert traced(decbyzpg()) == traced(decbyzpg(delivery=off))
+    on = traced(decbyzpg(delivery=off._replace(drop=0.1), unsafe=True))
+    assert on != traced(decbyzpg())
+    makes = {"optimizer": optax.sgd(0.1), "page": PAGE, "agents": 5}
+    for name in ("byzpg", "fed-page-pg"):
+        entry = algorithms[name]
+        rule = {"aggregator": "rfa"} if entry.takes("aggregator") else {}
+        assert traced(entry.factory(ENV, POLICY, **rule, **makes)) == traced(
+            entry.factory(ENV, POLICY, **rule, **makes, delivery=off)
+        )
+
+
+def test_absent_agents_keep_their_state_in_one_program_for_all_masks():
+    algorithm = decbyzpg(agents=7, delivery=Delivery(0.7, "cached", delay=2, drop=0.1), unsafe=True)
+    step, state = jax.jit(algorithm.step), algorithm.init(KEY)
+    seen = set()
+    for t in range(8):
+        after, metrics = step(state, jnp.bool_(t % 3 == 0))
+        rows = np.asarray(after.parameters != state.parameters).any(axis=1)
+        moved = [not np.array_equal(a, b) for a, b in zip(after.optimizer[0].mu, state.optimizer[0].mu, strict=True)]
+        assert rows.sum() == sum(moved) == 5  # ⌈0.7 · 7⌉ take part
+        np.testing.assert_array_equal(rows, moved)
+        np.testing.assert_array_equal(np.asarray(after.anchor != state.anchor).any(axis=1) & ~rows, False)
+        assert int(metrics.finite) == 1 and np.isfinite(metrics.returns)
+        assert float(metrics.bytes_sent) == 5 * 5 * (4 + 1) * POLICY.size * 4
+        seen.add(tuple(rows.tolist()))
+        state = after
+    assert step._cache_size() == 1 and len(seen) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms if entry.takes("delivery")])
+def test_every_algorithm_runs_with_absent_agents_and_lost_messages(name):
+    entry = algorithms[name]
+    parts = {"aggregator": "rfa", "agreement": "mda", "byzantine": 1, "attack": "avg-zero", "p": 0.5, "unsafe": True}
+    parts = {key: value for key, value in parts.items() if entry.takes(key)}
+    for delivery in (Delivery(0.7, "cached", 1, 0.2), Delivery(0.7, "ignore", 2, 0.0)):
+        algorithm = entry.factory(
+            ENV, POLICY, agents=7, optimizer=optax.sgd(0.01), page=PAGE, delivery=delivery, **parts
+        )
+        run = jax.jit(lambda key, algorithm=algorithm: jb.train(algorithm, key, 6, jnp.arange(6) % 2 == 0))
+        result = run(KEY)
+        assert np.isfinite(result.run.state.parameters).all() and np.asarray(result.metrics.finite).all()
+
+
+def test_limits_refer_to_those_present():
+    attacked = {"agents": 13, "byzantine": 3, "agreement": "none"}
+    jb.resolve(**attacked, participation=0.6)  # 3 of 8, below the half of RFA
+    with pytest.raises(jb.UsageError, match="byzantine=3 of agents=6 exceeds the limit 1/2 of aggregator rfa"):
+        jb.resolve(**attacked, participation=0.4)
+    jb.resolve(**attacked, participation=0.4, absent="cached")  # all 13 messages count
+    with pytest.raises(jb.UsageError, match="limit 1/4 of agreement mda"):
+        jb.resolve(agents=13, byzantine=3, participation=0.6, absent="cached")
+    with pytest.raises(jb.UsageError, match="exceeds the limit"):
+        decbyzpg(agents=9, byzantine=2, delivery=Delivery(0.4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"participation": 0}, r"participation=0\.?0?: must be in \(0, 1\]"),
+        ({"participation": 1.5}, r"participation=1.5: must be in \(0, 1\]"),
+        ({"absent": "forget"}, "absent='forget' is unknown"),
+        ({"delay": -1}, "delay=-1: must be at least 0"),
+        ({"drop": 1}, r"drop=1.0: must be in \[0, 1\)"),
+    ],
+)
+def test_bad_values_end_in_one_line(options, message):
+    with pytest.raises(jb.UsageError, match=message):
+        jb.resolve(**options)
+    with pytest.raises(jb.UsageError, match=message.replace(r"\.?0?", "").replace("drop=1.0", "drop=1")):
+        Delivery(**options).check()
