@@ -26,7 +26,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         "--preset", metavar="NAME", help=f"values to start from: {', '.join(PRESETS)} (default: by environment)"
     )
     for name, field in FIELDS.items():
-        flag, help_text = "--" + name.replace("_", "-"), field.metadata["help"]
+        flag, help_text = "--" + name.replace("_", "-"), field.metadata["help"].replace("%", "%%")
         if TYPES[name] is bool:
             group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
             continue
