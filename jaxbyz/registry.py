@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError, unknown
 
+FILE_ENDING = ".npz"
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -208,9 +209,12 @@ def _overflows(value: Any) -> bool:
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Split `name:option=value,option=value` into the name and its options.
 
-    Numbers, booleans and lists of whole numbers such as `16x32` are recognised.
+    Numbers, booleans and lists of whole numbers such as `16x32` are recognised. `name:folder/file.npz` is short for
+    `name:file=folder/file.npz`.
     """
     name, _, rest = text.partition(":")
+    if "=" not in rest and rest.endswith(FILE_ENDING):
+        return name.strip(), {"file": rest}
     try:
         return name.strip(), parse_assignments(rest, dashes=True)
     except UsageError:

@@ -22,6 +22,7 @@ from jaxbyz.attacks.fedpg_br_attacks import fedpg_br, fedpg_br_noise
 from jaxbyz.attacks.gradient_found import gradient_found
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_std
 from jaxbyz.attacks.ipm import ipm, sign_flip
+from jaxbyz.attacks.learned import learned
 from jaxbyz.attacks.line_search import opt_alie, opt_ipm
 from jaxbyz.attacks.mimic import mimic, mimic_warmup
 from jaxbyz.attacks.min_max import min_max, min_sum
@@ -66,11 +67,12 @@ attacks.add("equivocating-min-max", partial(min_max, equivocate=True), "MinMax, 
 attacks.add("dissensus", dissensus, "undoes gossip: pushes each receiver away from its honest neighbours")
 attacks.add("spectral", spectral, "pulls the least connected halves of a graph apart")
 attacks.add("gradient-found", gradient_found, "found by gradient ascent through the rule in use")
+attacks.add("learned", learned, "a network trained by `jaxbyz adversary`, from a file")
 
 __all__ = [
     "Attack", "Interference", "View", "alie", "attacks", "avg_zero", "constant_action", "coupled_alie", "dissensus",
     "drift", "fedpg_br", "fedpg_br_noise", "from_function", "gaussian", "gradient_found", "honest_mean",
-    "honest_std", "inf", "ipm", "large_noise", "mimic", "mimic_warmup", "min_max", "min_sum", "nan", "no_attack",
-    "normalized", "on_messages", "opt_alie", "opt_ipm", "random_action", "reward_flip", "reward_shuffle",
-    "rule_output", "sent_by_all", "sign_flip", "spectral", "with_forged_rows", "zero",
+    "honest_std", "inf", "ipm", "large_noise", "learned", "mimic", "mimic_warmup", "min_max", "min_sum", "nan",
+    "no_attack", "normalized", "on_messages", "opt_alie", "opt_ipm", "random_action", "reward_flip",
+    "reward_shuffle", "rule_output", "sent_by_all", "sign_flip", "spectral", "with_forged_rows", "zero",
 ]  # fmt: skip

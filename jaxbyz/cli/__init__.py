@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": ("jaxbyz.cli.evaluate", "run a trained policy for fresh episodes"),
     "export": ("jaxbyz.cli.export", "write a trained policy to one file for other programs"),
     "render": ("jaxbyz.cli.render", "draw an episode of a trained policy as a GIF and a strip of frames"),
+    "adversary": ("jaxbyz.cli.adversary", "train an adversary against a federation and write it to a file"),
     "certify": ("jaxbyz.cli.certify", "search for inputs that violate the paper's Definitions 2 and 4"),
     "list": ("jaxbyz.cli.listing", "list environments, algorithms, rules, attacks, agreements, schedules and presets"),
     "report": ("jaxbyz.cli.report", "write one HTML page about run folders"),

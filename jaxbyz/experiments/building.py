@@ -10,6 +10,7 @@ import jax
 import optax
 
 from jaxbyz.algorithms import Algorithm, algorithms
+from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
 from jaxbyz.environments import Environment, heterogeneous, make_environment
 from jaxbyz.experiments.agent_values import values_per_agent
@@ -57,7 +58,10 @@ class Parts(NamedTuple):
 
 
 def build(
-    config: Config, iterations: int | None = None, optimizer: optax.GradientTransformation | None = None
+    config: Config,
+    iterations: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    attack: Attack | None = None,
 ) -> Algorithm:
     """Return the algorithm of a configuration, with its environment, policy, rules and attack.
 
@@ -65,6 +69,7 @@ def build(
         config: a checked configuration.
         iterations: the length of the run, over which the step size decays if `eta_end` is given.
         optimizer: replaces the configured one.
+        attack: replaces the configured one.
     """
     environment, policy, components = build_parts(config, iterations, optimizer)
     entry = algorithms[config.algorithm]
@@ -96,7 +101,7 @@ def build_parts(
         "aggregator": aggregator,
         "agreement": agreement,
         "optimizer": optimizer or optimizer_of(config, iterations),
-        "attack": make_attack(config.attack, K, f),
+        "attack": make_attack(config.attack, K, f) if attack is None else attack,
         "schedule": schedules[config.schedule].build(K, f),
         "page": page_of(config),
         "p": config.p,

@@ -1,0 +1,73 @@
+"""`jaxbyz adversary`: train an adversary against a federation, and compare it with known attacks."""
+
+from __future__ import annotations
+
+import argparse
+
+COMPARED = ["none", "avg-zero", "ipm", "alie", "min-max"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the federation and of the search."""
+    from jaxbyz.cli.options import add_config_options
+    from jaxbyz.experiments.adversary import Search
+
+    defaults = Search()
+    parser.add_argument("--out", metavar="FILE", required=True, help="the .npz file to write")
+    parser.add_argument("--iterations", type=int, default=60, metavar="T", help="length of each training (default: 60)")
+    parser.add_argument("--generations", type=int, default=defaults.generations, metavar="G",
+                        help=f"steps of the search (default: {defaults.generations})")  # fmt: skip
+    parser.add_argument("--population", type=int, default=defaults.population, metavar="P",
+                        help=f"trainings per step and seed, even (default: {defaults.population})")  # fmt: skip
+    parser.add_argument("--reach", type=float, default=defaults.reach, metavar="R",
+                        help=f"largest shift per direction, in honest spreads ({defaults.reach:g})")  # fmt: skip
+    parser.add_argument("--fresh-seeds", type=int, default=8, metavar="S",
+                        help="seeds of the comparison with other attacks (default: 8)")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    add_config_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, write the file, and print the final return under the learned and under other attacks."""
+    import numpy as np
+
+    from jaxbyz.attacks.learned import StoredAdversary, save_adversary
+    from jaxbyz.cli.common import print_message
+    from jaxbyz.cli.options import config_from
+    from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.adversary import Search, compare, train_adversary
+    from jaxbyz.registry import FILE_ENDING
+
+    if not arguments.out.endswith(FILE_ENDING):
+        raise UsageError(f"--out {arguments.out}: the name of the file must end in {FILE_ENDING}")
+    for name, value in (("iterations", arguments.iterations), ("fresh-seeds", arguments.fresh_seeds)):
+        if value < 1:
+            raise UsageError(f"--{name} {value}: must be at least 1")
+    config = config_from(arguments)
+    search = Search(
+        arguments.generations, arguments.population, seeds=config.seeds, reach=arguments.reach, seed=config.seed
+    )
+    search.check()
+    print_message(
+        f"training an adversary against {config.aggregator} on {config.env}: {search.generations} generations of "
+        f"{search.population} × {search.seeds} trainings of {arguments.iterations} iterations"
+    )
+    first = last = None
+    for generation in train_adversary(config, search, arguments.iterations):
+        first = generation if first is None else first
+        last = generation
+        if not arguments.quiet:
+            print_message(f"generation {generation.number + 1:>3}: mean return {generation.mean_return:.4g}")
+    assert last is not None and first is not None
+    facts = {
+        "env": config.env, "aggregator": config.aggregator, "agreement": config.agreement, "agents": config.agents,
+        "byzantine": config.byzantine, "iterations": arguments.iterations, **search._asdict(),
+    }  # fmt: skip
+    save_adversary(arguments.out, StoredAdversary(np.asarray(last.parameters), search.reach, facts))
+    results = compare(config, last.parameters, search, arguments.iterations, COMPARED, arguments.fresh_seeds)
+    print(f"{'attack':<12} final return (mean ± standard deviation over {arguments.fresh_seeds} fresh seeds)")
+    for name, values in results.items():
+        deviation = np.std(np.asarray(values), ddof=1) if len(values) > 1 else 0.0
+        print(f"{name:<12} {np.mean(values):9.3f} ± {deviation:.3f}")
+    print(f"use it with --attack learned:{arguments.out}")
+    return 0
