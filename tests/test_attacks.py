@@ -96,11 +96,11 @@ def test_attacks_that_say_they_do_not_equivocate_do_not(name: str) -> None:
 def test_registry_covers_the_field() -> None:
     """Every attack of comparable libraries has a name and its own summary."""
     wanted = {
-        "in the environment": "random-action constant-action reward-flip reward-shuffle",
+        "in the environment": "random-action constant-action reward-flip reward-shuffle reward-poison",
         "the paper's": "none large-noise avg-zero",
         "on messages": "sign-flip ipm alie opt-ipm opt-alie mimic mimic-warmup min-max min-sum gaussian zero inf nan",
         "others": "fedpg-br fedpg-br-noise equivocating-alie equivocating-min-max dissensus gradient-found",
-        "since 2024": "normalized drift coupled-alie spectral",
+        "since 2024": "normalized drift coupled-alie spectral learned",
     }
     for names in wanted.values():
         assert set(names.split()) <= set(attacks.names())

@@ -17,7 +17,13 @@ from jaxbyz.attacks.base import (
 )
 from jaxbyz.attacks.constant_message import inf, nan, zero
 from jaxbyz.attacks.dissensus import dissensus
-from jaxbyz.attacks.environment import constant_action, random_action, reward_flip, reward_shuffle
+from jaxbyz.attacks.environment import (
+    constant_action,
+    random_action,
+    reward_flip,
+    reward_poison,
+    reward_shuffle,
+)
 from jaxbyz.attacks.fedpg_br_attacks import fedpg_br, fedpg_br_noise
 from jaxbyz.attacks.gradient_found import gradient_found
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_std
@@ -39,6 +45,7 @@ attacks.add("random-action", random_action, "uniformly random actions (paper)")
 attacks.add("constant-action", constant_action, "always the same action")
 attacks.add("reward-flip", reward_flip, "negated rewards")
 attacks.add("reward-shuffle", reward_shuffle, "rewards permuted within each episode")
+attacks.add("reward-poison", reward_poison, "the false rewards that turn the agent's own estimate furthest")
 # On messages
 attacks.add("large-noise", large_noise, "large Gaussian noise, drawn anew for every receiver (paper)")
 attacks.add("avg-zero", avg_zero, "makes the average of all gradients zero (paper)")
@@ -74,5 +81,6 @@ __all__ = [
     "drift", "fedpg_br", "fedpg_br_noise", "from_function", "gaussian", "gradient_found", "honest_mean",
     "honest_std", "inf", "ipm", "large_noise", "learned", "mimic", "mimic_warmup", "min_max", "min_sum", "nan",
     "no_attack", "normalized", "on_messages", "opt_alie", "opt_ipm", "random_action", "reward_flip",
-    "reward_shuffle", "rule_output", "sent_by_all", "sign_flip", "spectral", "with_forged_rows", "zero",
+    "reward_poison", "reward_shuffle", "rule_output", "sent_by_all", "sign_flip", "spectral", "with_forged_rows",
+    "zero",
 ]  # fmt: skip

@@ -61,10 +61,14 @@ class Interference(NamedTuple):
             dimension.
         rewards: `(key, rewards [T, M], alive [T, M]) -> rewards [T, M]`, applied after the episodes; the result is zero
             where an episode is not alive.
+        poison: `(rewards [S], effects [S]) -> rewards [S]`, applied to all rewards of one agent's batch.
+            The effect of a reward is its contribution to the component of the agent's estimate along the true one,
+            which the agent computes first (`jaxbyz.sampling.reward_effects`). Both are zero at steps not taken.
     """
 
     act: Callable[[Array, Array], Array] | None = None
     rewards: Callable[[PRNGKeyArray, Array, Array], Array] | None = None
+    poison: Callable[[Array, Array], Array] | None = None
 
 
 class Attack(NamedTuple):

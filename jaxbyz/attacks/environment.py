@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Interference
+from jaxbyz.attacks.honest_statistics import overflow_safe_norm, unit
 from jaxbyz.errors import UsageError
 
 
@@ -66,3 +67,26 @@ def reward_shuffle() -> Attack:
         return jnp.put_along_axis(jnp.zeros_like(rewards), target, drawn, axis=0, inplace=False)
 
     return Attack(interfere=lambda space: Interference(rewards=shuffle))
+
+
+def reward_poison(*, budget: float = 1.0) -> Attack:
+    """Byzantine agents change their rewards in the way that turns their estimate furthest from the true one.
+
+    Each computes its true estimate g, then the effect w_h of every reward on ⟨g, ĝ⟩, and learns from
+    r − budget·‖r‖·w/‖w‖, the minimiser of ⟨g, ĝ⟩ over all rewards within the distance budget·‖r‖ of the true ones.
+    With a critic, g comes from a private critic that is trained on true rewards, while the public one, which judges the
+    batch that is sent, is trained on the poisoned rewards, as an honest agent would have trained it.
+
+    Args:
+        budget: the length of the change, relative to the length of the vector of all rewards of the batch.
+
+    References:
+        Ma, Etesami and Rathi, Reward poisoning on federated reinforcement learning, 2024.
+    """
+    if not 0 < budget < float("inf"):
+        raise UsageError(f"reward-poison: budget={budget}: must be a positive number")
+
+    def poison(rewards: Array, effects: Array) -> Array:
+        return rewards - budget * overflow_safe_norm(rewards) * unit(effects)
+
+    return Attack(interfere=lambda space: Interference(poison=poison))

@@ -26,6 +26,7 @@ SIZE = FEATURES * HIDDEN + HIDDEN + HIDDEN * DIRECTIONS + DIRECTIONS  # of the n
 MEMORY_DECAY = 0.9
 TIME_SCALE = 50.0  # iterations after which the time feature is 1/2
 FORMAT = 1
+DEFAULT_FILE = Path(__file__).with_name("learned_against_rfa.npz")
 LARGEST_FILE = 1_000_000  # bytes; a file holds 84 numbers and a short description
 
 
@@ -98,13 +99,14 @@ def learned_from(parameters: Float[Array, " SIZE"], reach: float = 3.0) -> Attac
     return Attack(gradients=forge, init=init, remember=remember)
 
 
-def learned(*, file: str) -> Attack:
+def learned(*, file: str | None = None) -> Attack:
     """Play the adversary that `jaxbyz adversary` has trained and stored in a file.
 
     Args:
-        file: the path of the file; `learned:PATH` is short for `learned:file=PATH`.
+        file: the path of the file; `learned:PATH` is short for `learned:file=PATH`. The default is the adversary in the
+            package, which was trained against RFA on CartPole (docs/attacks.md has the command).
     """
-    stored = load_adversary(file)
+    stored = load_adversary(DEFAULT_FILE if file is None else file)
     return learned_from(jnp.asarray(stored.parameters), stored.reach)
 
 

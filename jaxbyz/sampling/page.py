@@ -29,6 +29,7 @@ from jaxbyz.sampling.estimators import (
     sum_of_scores,
 )
 from jaxbyz.sampling.reuse import Batch, clipped_estimate, keep, minibatch
+from jaxbyz.sampling.reward_effects import reward_effects
 from jaxbyz.sampling.rollout import Episodes, collect
 
 PREVIOUS = ("aggregated", "own", "realized")
@@ -160,7 +161,8 @@ class Sampler(NamedTuple):
     """How A agents sample and estimate in one iteration. Seeds may be mapped over with `vmap`.
 
     Attributes:
-        init: `key -> CriticState` of one agent; empty without critics.
+        init: `key -> CriticState` of one agent; empty without critics, and a private and a public critic where
+            Byzantine agents poison their rewards.
         large: `(θ_t [A, D], keys [A], mask [A], own, critics) -> Drawn`, for c_t = 1. `own` holds the parameters
             `[A, …]` in which the agents' environments differ, as in `collect`; both may be left out.
         small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask, own, critics) -> Drawn`, for c_t = 0.
@@ -194,6 +196,7 @@ def sampler(
     """
     page.check_switch(always_large)
     estimator = page.estimator
+    poison = None if interference is None else interference.poison
     judging = critic(environment.observation_size, page.critic) if page.uses_critic else None
 
     def sample(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None, batch: int) -> Episodes:
@@ -209,6 +212,18 @@ def sampler(
         critics = judging.train(critics, episodes, q + values)
         return normalised(q, episodes.alive) if estimator.advantages == "normalised" else q, critics
 
+    def judge_reported(critics: Any, episodes: Episodes, theta: Array, mask: Array) -> tuple[Episodes, Array, Any]:
+        """Return the episodes as the agents report them, with their coefficients and the trained critics."""
+        if poison is None:
+            return episodes, *judge(critics, episodes)
+        private, public = critics if critics else ((), ())
+        q, private = judge(private, episodes)
+        true_estimate = sum_of_scores(policy, theta, episodes, q)
+        effects = reward_effects(estimator, policy, theta, episodes, true_estimate)
+        episodes = _with_poisoned_rewards(episodes, effects, poison, mask)
+        q, public = judge(public, episodes)
+        return episodes, q, (private, public) if critics else ()
+
     def summary(episodes: Episodes, estimates: Array, weights: Weights | None = None) -> Sampled:
         returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
         ess, largest = (jnp.ones_like(returns),) * 2 if weights is None else (weights.ess, weights.largest)
@@ -217,8 +232,7 @@ def sampler(
     @fold_mapped_axis
     @partial(map_groups, episodes=page.N)
     def large(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None, critics: Any = ()) -> Drawn:
-        episodes = sample(theta, keys, mask, own, page.N)
-        q, critics = judge(critics, episodes)
+        episodes, q, critics = judge_reported(critics, sample(theta, keys, mask, own, page.N), theta, mask)
         if page.messages > 1:
             return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, keep(episodes, q))
         return Drawn(summary(episodes, sum_of_scores(policy, theta, episodes, q)), critics, ())
@@ -229,9 +243,8 @@ def sampler(
         theta: Array, previous: Array, v_before: Array, keys: PRNGKeyArray, mask: Array,
         own: OwnParams | None = None, critics: Any = (),
     ) -> Drawn:  # fmt: skip
-        episodes = sample(theta, keys, mask, own, page.B)
+        episodes, q, critics = judge_reported(critics, sample(theta, keys, mask, own, page.B), theta, mask)
         omega = importance_weights(estimator, policy, previous, episodes)
-        q, critics = judge(critics, episodes)
         now = sum_of_scores(policy, theta, episodes, q)
         if judging is None:
             before = estimate(estimator, policy, previous, episodes, omega.values)
@@ -259,7 +272,11 @@ def sampler(
         part = minibatch(drawn.batch, jnp.asarray(index), page.minibatches)
         return drawn.sampled._replace(estimate=clipped(theta, part))
 
-    init = (lambda key: ()) if judging is None else judging.init
+    def init(key: PRNGKeyArray) -> Any:
+        if judging is None:
+            return ()
+        return judging.init(key) if poison is None else (judging.init(key), judging.init(key))
+
     return Sampler(init, large, small, either, estimate_of_message)
 
 
@@ -274,6 +291,22 @@ def _with_false_rewards(
     own_keys = jax.vmap(lambda key: jax.random.fold_in(key, FALSE_REWARD_STREAM))(keys)
     reported = jax.vmap(interference.rewards)(own_keys, *by_time).reshape(A, n, C, M).swapaxes(0, 1)
     return episodes._replace(rewards=jnp.where(mask[None, :, None, None], reported, episodes.rewards))
+
+
+def _with_poisoned_rewards(
+    episodes: Episodes,
+    effects: Float[Array, "n A C M"],
+    poison: Callable[[Array, Array], Array],
+    mask: Bool[Array, " A"],
+) -> Episodes:
+    """Replace the rewards of the Byzantine agents by those that they choose, knowing the effect of every reward."""
+    shape = episodes.rewards.shape
+    taken = jnp.where(episodes.alive, episodes.rewards, 0.0)
+    by_agent = (jnp.moveaxis(x, 1, 0).reshape(shape[1], -1) for x in (taken, effects))
+    chosen = jax.vmap(poison)(*by_agent).reshape(shape[1], shape[0], *shape[2:])
+    return episodes._replace(
+        rewards=jnp.where(mask[None, :, None, None] & episodes.alive, jnp.moveaxis(chosen, 0, 1), episodes.rewards)
+    )
 
 
 def clip_norm(vectors: Float[Array, "A D"], limit: float | None) -> Float[Array, "A D"]:
