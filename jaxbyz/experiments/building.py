@@ -72,6 +72,8 @@ def build(
         attack: replaces the configured one.
     """
     environment, policy, components = build_parts(config, iterations, optimizer)
+    if attack is not None:
+        components["attack"] = attack
     entry = algorithms[config.algorithm]
     return entry.factory(environment, policy, **{name: part for name, part in components.items() if entry.takes(name)})
 
@@ -101,7 +103,7 @@ def build_parts(
         "aggregator": aggregator,
         "agreement": agreement,
         "optimizer": optimizer or optimizer_of(config, iterations),
-        "attack": make_attack(config.attack, K, f) if attack is None else attack,
+        "attack": make_attack(config.attack, K, f),
         "schedule": schedules[config.schedule].build(K, f),
         "page": page_of(config),
         "p": config.p,
