@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,3 +72,14 @@ def assert_same_run(a, b) -> None:
         assert one.keys() == other.keys()
         for name in one:
             np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def cuda_kernels_in(function, *args) -> int:
+    """The number of Triton kernels in the program of a function, lowered for a GPU that need not be there."""
+    try:
+        program = jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",))
+    except RuntimeError as error:
+        if "No supported GPU devices found" not in str(error):
+            raise
+        pytest.skip("this version of JAX lowers Triton kernels only where there is a GPU")
+    return program.as_text().count("__gpu$xla.gpu.triton")

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import cuda_kernels_in
 from jax import lax
 
 import jaxbyz as jb
@@ -26,17 +27,6 @@ def untraced(function):
 def kernels_in(function, *args) -> int:
     """The number of kernels in the program of a function."""
     return str(jax.make_jaxpr(untraced(function))(*args)).count("pallas_call")
-
-
-def cuda_kernels_in(function, *args) -> int:
-    """The number of Triton kernels in the program of a function, lowered for a GPU that need not be there."""
-    try:
-        program = jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",))
-    except RuntimeError as error:
-        if "No supported GPU devices found" not in str(error):
-            raise
-        pytest.skip("this version of JAX lowers Triton kernels only where there is a GPU")
-    return program.as_text().count("__gpu$xla.gpu.triton")
 
 
 # --- one_kernel -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool
 
 from jaxbyz.accelerate.batching import fold_mapped_axis
 from jaxbyz.accelerate.kernels import one_kernel
+from jaxbyz.accelerate.kernels.primitives import KERNEL_TYPES
 from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 
@@ -43,7 +44,7 @@ def all_lanes_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     @fold_mapped_axis
     def lanes_first(*arguments: Any) -> Any:
         with jax.numpy_rank_promotion("allow"):  # values per lane `[L]` are combined with arrays `[…, L]`
-            if kernels_run():
+            if kernels_run() and all(leaf.dtype in KERNEL_TYPES for leaf in jax.tree.leaves(arguments)):
                 return one_kernel(_traced_in_kernel(function), *arguments)
             result = function(*jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), arguments))
             return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), result)
@@ -145,8 +146,8 @@ def _update_in_groups(
 def _pack(tree: Any) -> tuple[Array, Array]:
     """Store arrays `[…, L]` as the rows of a table of floats and one of integers, so that two gathers select lanes."""
     leaves = jax.tree.leaves(tree)
-    floats = [leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves if leaf.dtype == jnp.float32]
-    others = [leaf.reshape(-1, leaf.shape[-1]).astype(jnp.int32) for leaf in leaves if leaf.dtype != jnp.float32]
+    floats = [leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves if _is_float(leaf)]
+    others = [leaf.reshape(-1, leaf.shape[-1]).astype(jnp.int32) for leaf in leaves if not _is_float(leaf)]
     return jnp.concatenate(floats), jnp.concatenate(others)
 
 
@@ -155,11 +156,15 @@ def _unpack(tables: tuple[Array, Array], like: Any) -> Any:
     leaves, structure = jax.tree.flatten(like)
     used, parts = [0, 0], []
     for leaf in leaves:
-        table = int(leaf.dtype != jnp.float32)
+        table = int(not _is_float(leaf))
         first, used[table] = used[table], used[table] + math.prod(leaf.shape[:-1])
         part = tables[table][first : used[table]].reshape(*leaf.shape[:-1], -1)
-        parts.append(part != 0 if leaf.dtype == jnp.bool_ else part)
+        parts.append(part != 0 if leaf.dtype == jnp.bool_ else part.astype(leaf.dtype))
     return jax.tree.unflatten(structure, parts)
+
+
+def _is_float(leaf: Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 @functools.cache  # so that a function is traced once for all programs

@@ -10,7 +10,7 @@ a version of JAX lacks it, everything still works and is compiled as one piece.
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -46,3 +46,18 @@ def not_inlined(function: Callable[P, R], static_argnames: tuple[str, ...] = ())
             return compiled(*args, **kwargs)
 
     return call
+
+
+def stored(tree: Any) -> Any:
+    """Return the same values; on a CPU, XLA computes them once and stores them instead of once per consumer."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    if arrays:
+        for i, value in zip(arrays, _identity(*(leaves[i] for i in arrays)), strict=True):
+            leaves[i] = value
+    return jax.tree.unflatten(structure, leaves)
+
+
+@not_inlined
+def _identity(*values: jax.Array) -> tuple[jax.Array, ...]:
+    return values

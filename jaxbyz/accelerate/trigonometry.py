@@ -30,7 +30,7 @@ def cos_sin(angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     On a CPU, the angle is reduced to [−π/4, π/4] by subtracting a multiple of π/2, and Taylor series are evaluated
     there. The error is at most 1.2e-7 for angles up to 1000.
     """
-    if not on_cpu():
+    if not on_cpu() or angle.dtype != jnp.float32:
         return jnp.cos(angle), jnp.sin(angle)
     quarter_turns = jnp.round(angle * np.float32(2 / math.pi))
     x = angle

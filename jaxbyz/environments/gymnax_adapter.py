@@ -136,6 +136,17 @@ _OWN = {
         "LunarLanderContinuous",
         "Box2D's LunarLander in JAX, continuous engines",
     ),
+    "InvertedPendulum-v5": ("mujoco.inverted_pendulum", "InvertedPendulum", "MuJoCo in JAX: balance a pole on a cart"),
+    "InvertedDoublePendulum-v5": (
+        "mujoco.inverted_double_pendulum",
+        "InvertedDoublePendulum",
+        "MuJoCo in JAX: balance two poles on a cart",
+    ),
+    "Swimmer-v5": ("mujoco.swimmer", "Swimmer", "MuJoCo in JAX: three links swim in a viscous fluid"),
+    "Reacher-v5": ("mujoco.reacher", "Reacher", "MuJoCo in JAX: an arm reaches for a target"),
+    "Hopper-v5": ("mujoco.hopper", "Hopper", "MuJoCo in JAX: one leg hops"),
+    "Walker2d-v5": ("mujoco.walker2d", "Walker2d", "MuJoCo in JAX: two legs walk"),
+    "HalfCheetah-v5": ("mujoco.half_cheetah", "HalfCheetah", "MuJoCo in JAX: two legs and a torso run"),
 }
 for _name, (_, _, _line) in _OWN.items():
     environments.add(_name, functools.partial(_make_own, _name), _line)

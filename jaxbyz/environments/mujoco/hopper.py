@@ -1,0 +1,50 @@
+"""Hopper-v5: a torso on one leg, seen from the side, which hops.
+
+The reward is the forward velocity plus 1 per healthy step minus a cost of the action. The episode ends when the body is
+not healthy.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxbyz.environments.mujoco import task, walking
+from jaxbyz.environments.mujoco.tables import HOPPER
+from jaxbyz.environments.mujoco.walking import observe
+
+
+@struct.dataclass
+class EnvParams(walking.EnvParams):
+    """Gymnasium's parameters."""
+
+    healthy_z_range: Any = (0.7, float("inf"))
+    healthy_angle_range: Any = (-0.2, 0.2)
+    healthy_state_range: Any = (-100.0, 100.0)
+
+
+def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+    """Return the reward, and whether the hopper is not healthy."""
+    low, high = params.healthy_state_range
+    rest = jnp.concatenate([outcome.after.qpos[2:], outcome.after.qvel])
+    bounded = ((low < rest) & (rest < high)).all(axis=0)
+    return walking.judge(params, outcome, walking.upright(params, outcome.after.qpos) & bounded)
+
+
+START = (0.0, 1.25, 0.0, 0.0, 0.0, 0.0)
+TASK = task.Task(
+    functools.partial(walking.model_for, HOPPER), START, observe, judge, functools.partial(task.uniform_start, START)
+)
+
+initial_state = functools.partial(task.initial_state, TASK)
+transition = functools.partial(task.transition, TASK)
+default_params = EnvParams()
+
+
+class Hopper(task.MujocoEnvironment):
+    """The hopper as a gymnax environment."""
+
+    task = TASK
+    params = default_params

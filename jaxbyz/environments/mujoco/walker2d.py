@@ -1,0 +1,45 @@
+"""Walker2d-v5: a torso on two legs, seen from the side, which walks.
+
+The reward is the forward velocity plus 1 per healthy step minus a cost of the action. The episode ends when the body is
+not healthy.
+"""
+
+import functools
+from typing import Any
+
+import jax
+from flax import struct
+
+from jaxbyz.environments.mujoco import task, walking
+from jaxbyz.environments.mujoco.tables import WALKER2D
+from jaxbyz.environments.mujoco.walking import observe
+
+
+@struct.dataclass
+class EnvParams(walking.EnvParams):
+    """Gymnasium's parameters."""
+
+    healthy_z_range: Any = (0.8, 2.0)
+    healthy_angle_range: Any = (-1.0, 1.0)
+
+
+def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+    """Return the reward, and whether the walker is not healthy."""
+    return walking.judge(params, outcome, walking.upright(params, outcome.after.qpos))
+
+
+START = (0.0, 1.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+TASK = task.Task(
+    functools.partial(walking.model_for, WALKER2D), START, observe, judge, functools.partial(task.uniform_start, START)
+)
+
+initial_state = functools.partial(task.initial_state, TASK)
+transition = functools.partial(task.transition, TASK)
+default_params = EnvParams()
+
+
+class Walker2d(task.MujocoEnvironment):
+    """The walker as a gymnax environment."""
+
+    task = TASK
+    params = default_params
