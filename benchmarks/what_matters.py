@@ -2,6 +2,7 @@
 
     python benchmarks/what_matters.py page --task cartpole --jobs 2 --out benchmarks/results/what_matters
     python benchmarks/what_matters.py --table --out benchmarks/results/what_matters
+    python benchmarks/what_matters.py --ranks benchmarks/results/benchmark/v1
 
 The experiments are `page` (large and small batches), `agents` (their number), `price` (rules without Byzantine agents),
 `kappa` (rounds of agreement) and `components` (baseline, logits, decay, weight clipping). The tasks are those of the
@@ -25,12 +26,21 @@ import numpy as np
 
 from jaxbyz.accelerate.setup import prepare
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-TUNING_SEEDS, SEEDS = range(1000, 1005), range(10)
 TASKS = ("tabular", "cartpole", "lunarlander")
 FEDERATION = {"agents": 13, "byzantine": 3}
 RULES = ("mean", "rfa", "bucketing+rfa", "krum", "mda", "median", "trimmed-mean", "nnm+trimmed-mean", "caf")
 KAPPAS = (0, 1, 2, 4, 8)
+
+
+class Effort(NamedTuple):
+    """The step sizes that are tried, as factors on the task's, and the seeds that choose among them and that count."""
+
+    factors: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    tuning_seeds: range = range(1000, 1005)
+    seeds: range = range(10)
+
+
+QUICK = Effort((0.5, 1.0, 2.0), range(1000, 1003), range(6))
 
 
 class Variant(NamedTuple):
@@ -104,7 +114,7 @@ EXPERIMENTS = {
 }
 
 
-def measure(task: str, variant: Variant, coin: str) -> dict[str, Any]:
+def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str, Any]:
     """Train all step sizes and seeds of a variant, for each p; return what its file holds."""
     import jax.numpy as jnp
 
@@ -120,15 +130,15 @@ def measure(task: str, variant: Variant, coin: str) -> dict[str, Any]:
         options["eta_end"] *= options["eta"]
     config = resolve("default", **options, coin=coin)
     started = time.monotonic()
-    plans = {p: [_plan(make_plan, config, p, seeds) for seeds in (TUNING_SEEDS, SEEDS)] for p in variant.p}
+    plans = {p: [_plan(make_plan, config, p, seeds) for seeds in effort[1:]] for p in variant.p}
     T = max(plan.iterations for both in plans.values() for plan in both)
     train = train_with_factors(replace(config, p=variant.p[0]), T)
     rows = []
     for p, both in plans.items():
         keys = jnp.concatenate([plan.keys for plan in both])
         coins = [_longer(plan.coins, T, p) for plan in both]
-        metrics = train(np.array(FACTORS), keys, np.concatenate(coins) if coin == "own" else coins[1])
-        rows.append({"p": p, **_summary(config.eta, config.trajectories, metrics)})
+        metrics = train(np.array(effort.factors), keys, np.concatenate(coins) if coin == "own" else coins[1])
+        rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, metrics)})
     return {
         "task": task,
         "variant": variant.name,
@@ -149,23 +159,23 @@ def _longer(coins: np.ndarray, T: int, p: float) -> np.ndarray:
     return np.pad(coins, missing, constant_values=p == 1)
 
 
-def _summary(eta: float, budget: int, metrics: Any) -> dict[str, Any]:
+def _summary(effort: Effort, eta: float, budget: int, metrics: Any) -> dict[str, Any]:
     """Return the average and the final return of every seed for each step size, and which step size is best."""
     from jaxbyz.report.statistics import window_averages
 
     average, final = [], []
-    for g in range(len(FACTORS)):
+    for g in range(len(effort.factors)):
         arrays = {"returns": metrics.returns[g], "trajectories": np.cumsum(metrics.batch[g], axis=1)}
         both = window_averages(arrays, np.array([0.0, 0.9 * budget]), np.full(2, float(budget)))
         both[~np.all(metrics.finite[g] == 1, axis=1)] = np.nan
         average.append([float(f"{value:.5g}") for value in both[:, 0]])
         final.append([float(f"{value:.5g}") for value in both[:, 1]])
-    tuning = np.nan_to_num(np.mean(np.array(average)[:, : len(TUNING_SEEDS)], axis=1), nan=-np.inf)
+    tuning = np.nan_to_num(np.mean(np.array(average)[:, : len(effort.tuning_seeds)], axis=1), nan=-np.inf)
     return {
-        "eta": [float(f"{eta * factor:.4g}") for factor in FACTORS],
+        "eta": [float(f"{eta * factor:.4g}") for factor in effort.factors],
         "best": int(np.argmax(tuning)),
-        "average": [row[len(TUNING_SEEDS) :] for row in average],
-        "final": [row[len(TUNING_SEEDS) :] for row in final],
+        "average": [row[len(effort.tuning_seeds) :] for row in average],
+        "final": [row[len(effort.tuning_seeds) :] for row in final],
     }
 
 
@@ -189,16 +199,64 @@ def table(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def ranks(folder: Path, suite: str) -> str:
+    """Return tables of the ranks of DecByzPG's rules under each attack, from the results of the benchmark.
+
+    A rule is as good as second if at most one other is better by more than both intervals.
+    """
+    from jaxbyz.benchmark.leaderboard import load_leaderboard
+
+    board = load_leaderboard(suite, folder)
+    lines = []
+    for setting in board["settings"]:
+        where = (setting["task"], setting["federation"])
+        found = {
+            entry["name"]: one["cells"]
+            for entry in board["entries"]
+            for one in entry["settings"]
+            if (one["task"], one["federation"]) == where and entry["name"].startswith("decbyzpg-")
+        }
+        attacks = [attack for attack in ("none", *board["attacks"]) if all(attack in cells for cells in found.values())]
+        if not found or not attacks:
+            continue
+        lines += [
+            "",
+            f"{where[0]}, {where[1]}: rank (score)",
+            "",
+            f"| rule | {' | '.join(attacks)} | worst rank | clearly worse than two others under |",
+        ]
+        lines.append("| --- " * (len(attacks) + 3) + "|")
+        for name, cells in found.items():
+            texts, places, beaten = [], [], []
+            for attack in attacks:
+                own = cells[attack]["score"]
+                others = [other[attack]["score"] for key, other in found.items() if key != name]
+                places.append(1 + sum(other["value"] > own["value"] for other in others))
+                texts.append(f"{places[-1]} ({own['value']:.2f})")
+                if sum(other["low"] > own["high"] for other in others) > 1:
+                    beaten.append(attack)
+            lines.append(f"| {name} | {' | '.join(texts)} | {max(places)} | {', '.join(beaten) or 'none'} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="?", choices=tuple(EXPERIMENTS), help="which question")
     parser.add_argument("--task", choices=TASKS, default="tabular")
     parser.add_argument("--only", nargs="+", help="variants whose name is or contains one of these")
     parser.add_argument("--coin", choices=("own", "shared"), default="own", help="shared is faster where p < 1")
+    parser.add_argument("--quick", action="store_true", help="three step sizes, three tuning seeds, six seeds")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/what_matters"))
     parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
+    parser.add_argument(
+        "--ranks", type=Path, metavar="DIR", help="print the ranks of rules in results of the benchmark"
+    )
+    parser.add_argument("--suite", default="v1", help="the suite of these results")
     arguments = parser.parse_args()
+    if arguments.ranks is not None:
+        print(ranks(arguments.ranks, arguments.suite))
+        return
     if arguments.table:
         print(table(arguments.out))
         return
@@ -215,6 +273,7 @@ def main() -> None:
         from jaxbyz.reproduction.subprocesses import run_in_processes
 
         words = [arguments.experiment, "--task", arguments.task, "--coin", arguments.coin, "--out", str(arguments.out)]
+        words += ["--quick"] if arguments.quick else []
         commands: dict[str, Any] = {name: [*words, "--only", name] for name in missing}
         log = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
         failed = run_in_processes(commands, arguments.jobs, log, program=(__file__,))
@@ -224,9 +283,10 @@ def main() -> None:
     prepare()
     from jaxbyz.files import json_text, write_text
 
+    effort = QUICK if arguments.quick else Effort()
     for name in missing:
         print(name, flush=True)
-        write_text(paths[name], json_text(measure(arguments.task, known[name], arguments.coin)) + "\n")
+        write_text(paths[name], json_text(measure(arguments.task, known[name], arguments.coin, effort)) + "\n")
 
 
 if __name__ == "__main__":

@@ -316,10 +316,10 @@ def test_run_resumes_and_verify_repeats(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_whole_small_suite_in_two_processes(tmp_path, capsys):
+def test_a_whole_small_suite_in_two_processes(tmp_path, capsys, registries_restored):
     """Tuning, training, certificates and the page, with an attack that only the file of `--import` registers."""
     own = tmp_path / "own.py"
-    own.write_text("import jaxbyz as jb\njb.attacks.add('loud', jb.attacks['gaussian'].factory)\n")
+    own.write_text("from jaxbyz.attacks import attacks\nattacks.add('loud', attacks['gaussian'].factory)\n")
     path = write_suite(tmp_path, SUITE.replace('"large-noise"]', '"loud"]').replace('["k5", "k9"]', '["k5"]'))
     mine, out, tuned = tmp_path / "mine.toml", str(tmp_path / "out"), str(tmp_path / "tuned")
     mine.write_text(MINE)
