@@ -54,6 +54,16 @@ def test_leave_one_out_lowers_the_variance(batches):
     assert spread["leave-one-out"] < 0.9 * spread["none"]
 
 
+@pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
+def test_equal_rewards_give_an_exactly_zero_leave_one_out_gradient(batches, kind):
+    """Rounding would leave 3e-5, which Adam turns into steps of full size."""
+    policy, theta, _, episodes = batches
+    reward = jnp.linspace(0.1, 0.9, episodes.rewards.shape[2]).reshape(1, 1, -1, 1)
+    equal = episodes._replace(rewards=jnp.broadcast_to(reward, episodes.rewards.shape))
+    estimator = Estimator(kind, 0.999, tabular.HORIZON, "leave-one-out")
+    assert not np.asarray(estimate(estimator, policy, jnp.tile(theta, (AGENTS, 1)), equal)).any()
+
+
 @pytest.mark.parametrize(
     ("kind", "weights"), [("gpomdp", "trajectory"), ("gpomdp", "per-decision"), ("reinforce", "trajectory")]
 )

@@ -16,12 +16,22 @@ from scipy import stats
 import jaxbyz as jb
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.options import config_from
+from jaxbyz.errors import UsageError
 from jaxbyz.experiments.presets import PRESETS
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_run
 from jaxbyz.report.html_report import fill_template, report_data
 from jaxbyz.report.runs import METRIC_LABELS, attack_table, label, labels, load_runs, shares_over_time, training_command
-from jaxbyz.report.statistics import interquartile_mean, smoothed, stratified_iqm
+from jaxbyz.report.statistics import (
+    final_returns,
+    interquartile_mean,
+    mean_and_std,
+    smoothed,
+    standard_deviation,
+    stratified_iqm,
+    trajectories_to_level,
+)
+from jaxbyz.report.tables import summary_table
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +48,50 @@ def final_mean(folder):
     """Compute the final return of each seed from metrics.npz: the mean over the last 5 % of trajectories."""
     with np.load(folder / "metrics.npz") as data:
         late = data["trajectories"] >= 0.95 * data["trajectories"][:, -1:]
-        return np.array([row[keep].mean() for row, keep in zip(data["returns"], late, strict=True)])
+        rows = zip(data["returns"], data["batch"], late, strict=True)
+        return np.array([np.average(row[keep], weights=batch[keep]) for row, batch, keep in rows])
+
+
+def made_metrics(batches, returns):
+    """Metrics of one seed with these batches and returns."""
+    batch = np.array([batches])
+    return {"batch": batch, "trajectories": np.cumsum(batch, axis=1), "returns": np.array([returns], float)}
+
+
+def test_every_trajectory_counts_the_same_in_the_final_return():
+    """The last 5 % of 1000 trajectories are a large batch of 46 with return 10 and a small one of 4 with return 60."""
+    metrics = made_metrics([950, 46, 4], [0.0, 10.0, 60.0])
+    assert final_returns(metrics) == pytest.approx([(950 * 0 + 46 * 10 + 4 * 60) / 1000])
+    metrics = made_metrics([900, 50, 46, 4], [0.0, 0.0, 10.0, 60.0])
+    assert final_returns(metrics) == pytest.approx([(46 * 10 + 4 * 60) / 100])
+
+
+def test_levels_are_found_between_multiples_of_100():
+    """With batches of 8, the average of the last 100 trajectories reaches 1/2 after the 50th trajectory of return 1."""
+    metrics = made_metrics([8] * 100, [0.0] * 25 + [1.0] * 75)
+    assert trajectories_to_level(metrics, 0.5) == 252
+    assert np.isnan(trajectories_to_level(metrics, 1.5))
+
+
+def test_standard_deviations_over_seeds_have_n_minus_1():
+    rows = np.array([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
+    np.testing.assert_allclose(standard_deviation(rows), [np.sqrt((9 + 1 + 16) / 2), 0.0])
+    assert np.isnan(standard_deviation(rows[:1])).all()
+    np.testing.assert_array_equal(mean_and_std(rows[:1]).low, rows[0])
+    summary = summary_table(jb.resolve(), {**summarise_like(), "seeds": 1})
+    assert "honest return   3.0 over 1 seed(s)" in summary
+
+
+def summarise_like():
+    final = {"mean": 3.0, "std": float("nan"), "worst_seed": 3.0}
+    rest = dict.fromkeys(("trajectories", "iterations", "diameter", "largest_weight", "smallest_ess", "bytes_sent"), 1)
+    return {"return": final, **rest}
+
+
+def test_a_curve_has_a_bounded_number_of_points():
+    with pytest.raises(UsageError, match="give more than 100000 points"):
+        smoothed(made_metrics([10**12], [0.0]), 100)
+    assert np.isnan(trajectories_to_level(made_metrics([10**12], [0.0]), 1.0))
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------
@@ -188,15 +241,15 @@ def axis_texts(axes):
 @pytest.mark.parametrize("metric", ["returns", "worst_agent", "ess"])
 def test_learning_curves_show_mean_and_standard_deviation(runs, metric):
     (axes,) = plots.learning_curves(runs, metric=metric, width=4).axes
-    title = "CartPole-v1, mean ± standard deviation over seeds"
+    title = "CartPole-v1, mean ± standard deviation (n − 1) over seeds"
     assert axis_texts(axes) == (title, "trajectories per agent", METRIC_LABELS[metric], labels(runs))
     assert len(axes.lines) == len(axes.collections) == 3
     for run, line, band in zip(runs, axes.lines, axes.collections, strict=True):
         x, y = smoothed(run.metrics, 4, metric)
         np.testing.assert_allclose(line.get_xydata(), np.stack([x, y.mean(axis=0)], axis=1))
         edges = band.get_paths()[0].vertices[:, 1]
-        assert edges.max() == pytest.approx((y.mean(axis=0) + y.std(axis=0)).max())
-        assert edges.min() == pytest.approx((y.mean(axis=0) - y.std(axis=0)).min())
+        assert edges.max() == pytest.approx((y.mean(axis=0) + y.std(axis=0, ddof=1)).max())
+        assert edges.min() == pytest.approx((y.mean(axis=0) - y.std(axis=0, ddof=1)).min())
 
 
 def test_learning_curves_show_the_interquartile_mean(runs):
@@ -346,12 +399,13 @@ def test_the_report_has_the_numbers_of_the_files(folders, tmp_path):
         final = final_mean(folder)
         run = jb.load_run(folder)
         assert shown["seeds"] == pytest.approx(final.tolist())
-        assert shown["final"] == pytest.approx({"mean": final.mean(), "std": final.std(), "worst": final.min()})
+        assert shown["final"] == pytest.approx({"mean": final.mean(), "std": final.std(ddof=1), "worst": final.min()})
         assert shown["config"]["aggregator"] == run.config.aggregator and shown["machine"] == run.environment
         x, y = smoothed(run.metrics, 4)
         curve = shown["curves"]["returns"]
         assert curve["x"] == x.tolist()
-        np.testing.assert_allclose(curve["mean"], [y.mean(0), y.mean(0) - y.std(0), y.mean(0) + y.std(0)], rtol=1e-5)
+        std = y.std(0, ddof=1)
+        np.testing.assert_allclose(curve["mean"], [y.mean(0), y.mean(0) - std, y.mean(0) + std], rtol=1e-5)
         np.testing.assert_allclose(curve["seeds"], y, rtol=1e-4)
         np.testing.assert_allclose(shown["diameters"]["spread"][2], run.metrics["diameter"].max(axis=0), rtol=1e-4)
         np.testing.assert_allclose(np.sum(shown["trust"]["shares"], axis=0), 1.0, atol=1e-3)

@@ -329,3 +329,27 @@ def test_signguards_bandwidth_leaves_unusable_messages_out(n):
     members = np.linalg.norm(modes[ok][:, None] - features[ok][None], axis=2) <= width
     weights = np.asarray(largest_cluster(jnp.asarray(features), jnp.asarray(ok)))
     assert np.all(weights[~ok] == 0) and round(weights.sum()) == members.sum(axis=1).max()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e25])
+def test_centred_clipping_does_not_count_unusable_messages(bad):
+    """Counting them would pull the result towards zero, where it starts."""
+    x = np.random.default_rng(0).normal(3.0, 1.0, (9, 4)).astype(np.float32)
+    with_bad = np.concatenate([x[:6], np.full((3, 4), bad, np.float32)])
+    options = {"radius": 2.0, "rounds": 3}
+    expected = jb.aggregate("centered-clipping", jax.random.key(0), x[:6], **options)
+    found = jb.aggregate("centered-clipping", jax.random.key(0), with_bad, byzantine=3, **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "mean"])
+def test_rules_stay_finite_if_no_message_or_not_the_own_one_is_usable(name):
+    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    own_lost = np.where(np.arange(6)[:, None] == 0, np.nan, x)
+    for messages in (np.full_like(x, np.nan), np.full_like(x, np.inf), own_lost):
+        assert np.isfinite(jb.aggregate(name, jax.random.key(0), messages, byzantine=1)).all()
+
+
+def test_monna_without_an_own_message_takes_the_shortest_others():
+    x = np.array([[np.nan, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 0.0]], np.float32)
+    np.testing.assert_allclose(jb.aggregate("monna", jax.random.key(0), x, byzantine=2, unsafe=True), [1.5, 0.0])

@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.experiments.evaluation import evaluate, evaluate_agents
     from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.files import json_text
+    from jaxbyz.report.statistics import standard_deviation
 
     common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         whose, unit = f"agent {arguments.agent}", "episode"
     if arguments.json:
         means = returns.mean(axis=1)
-        summary = {"mean": float(means.mean()), "std": float(means.std()), "seeds": means.tolist()}
+        summary = {"mean": float(means.mean()), "std": float(standard_deviation(means)), "seeds": means.tolist()}
         if arguments.own:
             summary["agents"] = returns.tolist()
         described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
@@ -46,5 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{data.config.env}, {output} parameters of {whose}, {arguments.episodes} episodes per seed")
     for seed, row in enumerate(returns, start=data.config.seed):
-        print(f"  seed {seed}: return {row.mean():.1f} ± {row.std():.1f}, worst {unit} {row.min():.1f}")
+        spread = "" if len(row) == 1 else f" ± {standard_deviation(row):.1f}"
+        print(f"  seed {seed}: return {row.mean():.1f}{spread}, worst {unit} {row.min():.1f}")
     return 0

@@ -31,7 +31,14 @@ from jaxbyz.report.runs import (
     shares_over_time,
     training_command,
 )
-from jaxbyz.report.statistics import final_returns, mean_and_std, smoothed, stratified_iqm, trajectories_to_level
+from jaxbyz.report.statistics import (
+    final_returns,
+    mean_and_std,
+    smoothed,
+    standard_deviation,
+    stratified_iqm,
+    trajectories_to_level,
+)
 from jaxbyz.report.tables import RETURN_LEVELS
 
 MAX_POINTS = 300  # per curve
@@ -131,7 +138,11 @@ def _run_data(run: RunData, name: str, width: int, levels: Sequence[float]) -> d
         "command": training_command(run.config),
         "config": to_dict(run.config),
         "machine": run.environment,
-        "final": {"mean": _number(final.mean()), "std": _number(final.std()), "worst": _number(final.min())},
+        "final": {
+            "mean": _number(final.mean()),
+            "std": _number(standard_deviation(final)),
+            "worst": _number(final.min()),
+        },
         "seeds": _list(final),
         "trajectories": int(metrics["trajectories"][:, -1].max()),
         "reached_at": [_number(trajectories_to_level(metrics, level)) for level in levels],

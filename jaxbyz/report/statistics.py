@@ -10,32 +10,51 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxbyz.errors import UsageError
+
+MAX_GRID = 100_000  # points of a curve
 FINAL_PART = 0.05  # the last 5 % of a run's trajectories define its final return
 
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the final honest return of every seed, `[seeds]`.
+    """Return the final honest return of every seed, `[seeds]`: the mean over the last 5 % of the trajectories.
 
-    This is the unweighted mean over the iterations in the last 5 % of the trajectories: a small batch counts as much as
-    a large one.
+    Every trajectory counts the same, in a small batch as in a large one, and so do those of the whole iteration in
+    which the last 5 % begin.
     """
-    trajectories, returns = metrics["trajectories"], metrics["returns"]
-    is_final = trajectories >= (1 - FINAL_PART) * trajectories[:, -1:]
-    return np.sum(np.where(is_final, returns, 0.0), axis=1) / np.sum(is_final, axis=1)
+    trajectories, returns, batch = metrics["trajectories"], metrics["returns"], metrics["batch"]
+    weight = np.where(trajectories >= (1 - FINAL_PART) * trajectories[:, -1:], batch, 0)
+    return np.sum(np.where(weight > 0, returns * weight, 0.0), axis=1) / np.sum(weight, axis=1)
+
+
+def standard_deviation(values: np.ndarray) -> np.ndarray:
+    """Return the standard deviation over the first axis, seeds, with n − 1 in the denominator; NaN for one seed."""
+    return values.std(axis=0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
 
 
 def smoothed(
-    metrics: dict[str, np.ndarray], width: int = 100, metric: str = "returns"
+    metrics: dict[str, np.ndarray], width: int = 100, metric: str = "returns", step: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Average a metric over windows of `width` trajectories, on a grid that all seeds share.
 
     Iterations are weighted by their number of trajectories, so large batches count more than small ones.
 
+    Args:
+        metrics: as in `RunData`.
+        width: the length of a window.
+        metric: the name of the metric.
+        step: the distance between the ends of two windows; by default they follow each other without overlap.
+
     Returns:
         The grid of trajectories per agent `[G]`, and the averages `[seeds, G]`.
     """
     trajectories = metrics["trajectories"].astype(float)
-    grid = np.arange(width, trajectories[:, -1].min() + 1e-9, width)
+    length, step = trajectories[:, -1].min(), step or width
+    if length / step > MAX_GRID:
+        raise UsageError(
+            f"width={width}: {length:.0f} trajectories give more than {MAX_GRID} points; choose a larger one"
+        )
+    grid = np.arange(width, length + 1e-9, step)
     if grid.size == 0:
         grid = trajectories[:1, -1]
     return grid, window_averages(metrics, np.maximum(grid - width, 0), grid, metric)
@@ -76,8 +95,13 @@ def first_reached(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
 
 
 def trajectories_to_level(metrics: dict[str, np.ndarray], level: float) -> float:
-    """Return the trajectories per agent until the smoothed return, averaged over seeds, reaches `level`; or NaN."""
-    x, y = smoothed(metrics)
+    """Return the trajectories per agent until the smoothed return, averaged over seeds, reaches `level`; or NaN.
+
+    The return is averaged over the last 100 trajectories and examined after every smallest batch, at most 100.
+    """
+    smallest = int(metrics["batch"].min())
+    longest = int(metrics["trajectories"][:, -1].min())
+    x, y = smoothed(metrics, step=max(min(100, smallest), longest // MAX_GRID + 1))
     return float(first_reached(x, y.mean(axis=0), level))
 
 
@@ -90,8 +114,11 @@ class Estimate(NamedTuple):
 
 
 def mean_and_std(rows: np.ndarray) -> Estimate:
-    """Return the mean over seeds of `[seeds, G]`, with an interval of one standard deviation on each side."""
-    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    """Return the mean over seeds of `[seeds, G]`, with an interval of one standard deviation on each side.
+
+    The standard deviation has n − 1 in the denominator. With one seed the interval has length zero.
+    """
+    mean, std = rows.mean(axis=0), standard_deviation(rows) if len(rows) > 1 else 0.0
     return Estimate(mean, mean - std, mean + std)
 
 
@@ -172,6 +199,6 @@ def probability_of_improvement(
 
 # statistic over seeds -> function of [seeds, G], and its description
 SEED_STATISTICS = {
-    "mean": (mean_and_std, "mean ± standard deviation over seeds"),
+    "mean": (mean_and_std, "mean ± standard deviation (n − 1) over seeds"),
     "iqm": (lambda rows: stratified_iqm([rows]), "interquartile mean over seeds, 95 % bootstrap interval"),
 }

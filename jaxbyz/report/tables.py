@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.experiments.config import Config
-from jaxbyz.report.statistics import final_returns, trajectories_to_level
+from jaxbyz.report.statistics import final_returns, standard_deviation, trajectories_to_level
 
 # environment -> returns of interest: tables say after how many trajectories they are reached
 RETURN_LEVELS: dict[str, tuple[float, ...]] = {"CartPole-v1": (195, 400, 450), "LunarLander-v3": (0, 100, 200)}
@@ -23,7 +23,7 @@ def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
         "trajectories": int(metrics["trajectories"][:, -1].max()),
         "return": {
             "mean": float(final.mean()),
-            "std": float(final.std()),
+            "std": float(standard_deviation(final)),
             "worst_seed": float(final.min()),
             "best_seed": float(final.max()),
             "seeds": [float(value) for value in final],
@@ -41,7 +41,7 @@ def summary_table(config: Config, summary: dict[str, Any]) -> str:
     lines = [
         f"{config.algorithm} on {config.env}: {config.agents} agents, {config.byzantine} Byzantine, "
         f"attack {config.attack}",
-        f"  honest return   {final['mean']:.1f} ± {final['std']:.1f} over {summary['seeds']} seed(s), "
+        f"  honest return   {final['mean']:.1f}{_plus_minus(final['std'])} over {summary['seeds']} seed(s), "
         f"worst seed {final['worst_seed']:.1f}",
         f"  trajectories    {summary['trajectories']} per agent in {summary['iterations']} iterations",
         f"  diameter        {summary['diameter']:.2e} between honest agents at the end",
@@ -52,8 +52,15 @@ def summary_table(config: Config, summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _plus_minus(std: float) -> str:
+    """Return a standard deviation over seeds (n − 1) as a text; nothing for one seed."""
+    return "" if np.isnan(std) else f" ± {std:.1f}"
+
+
 def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequence[float] = ()) -> str:
     """Compare runs, one per line: final return, worst seed, and trajectories until the mean return reaches each level.
+
+    The standard deviation over seeds has n − 1 in the denominator; it is unknown (nan) for one seed.
 
     Args:
         rows: name and metrics of each run.
@@ -64,7 +71,7 @@ def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequen
     lines = [head + "".join(f"  {f'to {level:g}':>8}" for level in levels)]
     for name, metrics in rows:
         final = final_returns(metrics)
-        cells = [f"{final.mean():8.1f}", f"{final.std():8.1f}", f"{final.min():8.1f}"]
+        cells = [f"{final.mean():8.1f}", f"{standard_deviation(final):8.1f}", f"{final.min():8.1f}"]
         reached_at = (trajectories_to_level(metrics, level) for level in levels)
         cells += [f"{'never':>8}" if np.isnan(x) else f"{x:8.0f}" for x in reached_at]
         lines.append(f"{name:<{width}}  " + "  ".join(cells))

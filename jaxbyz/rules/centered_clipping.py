@@ -15,7 +15,7 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
     v starts at zero, and each receiver keeps its own. One call moves v by at most rounds·τ, and f messages move it by
     at most rounds·τ·f/n. The result is not a function of the messages alone, so it reaches their common value only over
     several calls. Breakdown point 1/2. Cost rounds·n·D. Shares are the normalised clipping factors of the last round.
-    An unusable message moves nothing.
+    An unusable message does not count: n is the number of usable ones.
 
     Args:
         radius: the clipping radius τ (100 in ByzFL; 10 or 1 in the authors' experiments).
@@ -33,12 +33,13 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
         n = messages.shape[0]
         ok = usable(messages)
         v = jnp.asarray(state, messages.dtype)
+        counted = jnp.maximum(jnp.sum(ok), 1).astype(messages.dtype)
         factors = jnp.ones(n, messages.dtype)
         for _ in range(rounds):
             differences = messages - v[None]
             squares = jnp.where(ok, squared_norms(differences), 0.0)
             factors = jnp.where(ok, shortening(squares, radius * radius), 0.0)
-            v = v + mix(factors[None] / n, differences)[0]
+            v = v + mix(factors[None] / counted, differences)[0]
         shares = factors / jnp.maximum(jnp.sum(factors), jnp.finfo(factors.dtype).tiny)
         return Outcome(v[None], shares[None], v.astype(jnp.asarray(state).dtype))
 

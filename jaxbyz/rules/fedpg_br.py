@@ -18,7 +18,8 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
     S are the messages that have more than n/2 of all messages, themselves included, within T. μ_mom is the member of S
     nearest to the mean of S; members that are equally near, such as a pair that is all of S, share its place. If G has
     fewer than (1 − α)n messages or S is empty, the filter runs again with T = 2σ. If S is empty even then, a case that
-    the authors' code does not handle, T grows until it is not. Breakdown point 1/2. Cost n²·D.
+    the authors' code does not handle, T grows until it is not; without a majority of usable messages the result is
+    zero. Breakdown point 1/2. Cost n²·D.
 
     Args:
         sigma: the bound σ on the deviation of honest messages. It depends on the estimator (`whitened`) and the task;
@@ -40,7 +41,7 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
 
         def good(threshold: float | Array) -> Array:
             """Return the weight of each message in G; fractional if several members of S share the place of μ_mom."""
-            close = (distance <= threshold) | (jnp.eye(n, dtype=bool) & ok[:, None])
+            close = ((distance <= threshold) | jnp.eye(n, dtype=bool)) & ok[:, None] & ok[None, :]
             crowd = jnp.sum(close, axis=1) > n / 2
             # Σ_{j∈S} ‖μ_i − μ_j‖² is ordered as ‖μ_i − mean‖², and is exactly equal for a pair that is all of S.
             spread = jnp.sum(jnp.where(crowd[None, :], squares, 0.0), axis=1)

@@ -16,7 +16,8 @@ def monna(byzantine: int = 0) -> Rule:
 
     `S* = argmin_{|S| = n−f} Σ_{i∈S} ‖x_i − x_k‖²`. As an agreement this is the paper's Greedy Diameter Averaging
     (GDA_k, appendix A.3), with limit 1/5. Cost n·D. Each receiver has its own result. Its own message is always kept;
-    behind bucketing no row is its own.
+    behind bucketing no row is its own. If its own message is not finite, it is left out, and distances are taken from
+    zero.
 
     Args:
         byzantine: the number of messages f that are left out.
@@ -29,10 +30,12 @@ def monna(byzantine: int = 0) -> Rule:
         n = messages.shape[0]
         if not 0 <= byzantine < n:
             raise UsageError(f"monna: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
-        squares = squared_norms(jax.lax.stop_gradient(messages - receiver.own[None]))
+        own_ok = jnp.all(jnp.isfinite(receiver.own))
+        centre = jnp.where(own_ok, receiver.own, 0.0)
+        squares = squared_norms(jax.lax.stop_gradient(messages - centre[None]))
         ok = usable_squares(squares)
         squares = jnp.where(ok, squares, jnp.inf)
-        own = jnp.arange(n) == receiver.index
+        own = (jnp.arange(n) == receiver.index) & own_ok
         share = normalised(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)[None]
         return Outcome(mix(share, messages), share, state)
 

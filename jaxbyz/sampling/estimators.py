@@ -161,6 +161,8 @@ def coefficients(
     h = jnp.arange(n * C).reshape(n, 1, C, 1)
     terms = episodes.rewards * jnp.power(estimator.gamma, h)  # γ^h r_h
     if baseline == "leave-one-out" and M > 1:
+        # Relative to one episode, so that equal rewards give exact zeros instead of rounding errors.
+        terms = terms - terms[..., :1]
         terms = terms - (jnp.sum(terms, axis=3, keepdims=True) - terms) / (M - 1)
     if baseline == "constant" and not reinforce:
         terms = terms - b * (h < estimator.horizon)

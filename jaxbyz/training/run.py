@@ -59,7 +59,7 @@ def iterate(
     outputs = Outputs(
         jnp.where(before.step == output_at, before.parameters, outputs.sampled),
         jnp.where(better, before.parameters, outputs.best),
-        jnp.maximum(metrics.returns, outputs.best_return),
+        jnp.where(better, metrics.returns, outputs.best_return),  # a NaN is not better and is not kept
     )
     return Run(state, outputs), metrics
 
