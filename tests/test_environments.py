@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from urllib.error import URLError
 
 import jax
 import jax.numpy as jnp
@@ -112,3 +113,15 @@ def test_functions_without_cosines_or_with_custom_batching_are_not_changed():
         assert traced == str(jax.make_jaxpr(function)(1.0))
     both = with_fast_trigonometry(lambda x: {"a": jnp.cos(x) + jnp.sin(x), "b": jax.nn.relu(x)})(jnp.float32(2.0))
     np.testing.assert_allclose([both["a"], both["b"]], [np.cos(2) + np.sin(2), 2.0], rtol=1e-6)
+
+
+def test_an_environment_whose_data_cannot_be_downloaded_is_refused(monkeypatch):
+    def offline(*_):
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr("gymnax.utils.load_mnist.urlretrieve", offline)
+    monkeypatch.setattr("gymnax.utils.load_mnist.path.isfile", lambda path: False)
+    with pytest.raises(
+        jb.UsageError, match=r"'MNISTBandit-bsuite': needs data that cannot be downloaded or read \(.*not"
+    ):
+        jb.make_environment("MNISTBandit-bsuite")

@@ -7,6 +7,8 @@ import functools
 import importlib
 import math
 import operator
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.lazy_imports import deferred_imports
 from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
-from jaxbyz.errors import UsageError, unknown
+from jaxbyz.errors import UsageError, first_line, unknown
 from jaxbyz.registry import Registry
 
 with deferred_imports("seaborn", "matplotlib.pyplot"):
@@ -112,6 +114,7 @@ class Environment(NamedTuple):
 
 
 environments = Registry("env")
+DOWNLOAD_SECONDS = 20.0  # how long a server may keep an environment's download waiting
 
 
 def _summary(name: str) -> str:
@@ -170,7 +173,7 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     """
     if isinstance(name, Environment):
         return name
-    raw = environments[name].factory() if isinstance(name, str) else name
+    raw = _make_raw(name) if isinstance(name, str) else name
     if isinstance(raw, Environment):
         if params:
             raise UsageError(f"env {raw.name}: unknown parameter {next(iter(params))!r}")
@@ -181,6 +184,20 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
         if field not in known:
             raise UsageError(f"env {raw.name}: {unknown('parameter', field, known)}")
     return adapt(raw, replace_params(settings, params))
+
+
+def _make_raw(name: str) -> Any:
+    """Make a registered environment. Some of gymnax download data when they are made, for example MNISTBandit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_SECONDS)
+    try:
+        return environments[name].factory()
+    except (OSError, EOFError, struct.error) as error:  # no network, or half a file
+        raise UsageError(
+            f"env={name!r}: needs data that cannot be downloaded or read ({first_line(error)[:200]})"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 # Parameters of gymnax that follow from others: class of the parameters -> name -> (their names, formula).
