@@ -13,7 +13,7 @@
 | `kernels`, `jaxprs` | functions of lanes as single Triton kernels, made from jaxprs | the traced function itself |
 | `platform` | the choice between all of these, `trace_for` in tests | |
 | `portable` | functions as files that run on every platform | |
-| `setup`, `lazy_imports` | XLA flags, compiled programs on disk, imports | |
+| `setup`, `stored_programs`, `lazy_imports` | XLA flags, compiled programs on disk, imports | |
 
 To add one: write a function that says what it computes; return its plain version if `platform.plain()`, and choose
 among the fast ones with `on_cpu()` and `kernels_run()`. Compare them in a test with `trace_for("plain")`. Keep a fast

@@ -24,11 +24,14 @@ FUSED_SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_t
 # By default XLA uses half of a CPU's widest vector registers. Sorting networks are twice as fast with all of them.
 WIDE_VECTORS = "--xla_cpu_prefer_vector_width=512"
 
+# XLA's default is 3. With 2, LLVM takes a third less time, and our programs run as fast.
+LESS_OPTIMISATION = "--xla_backend_optimization_level=2"
+
 
 def set_flags() -> None:
     """Add our XLA flags to the environment, except those that are set already. Call it before JAX starts."""
     given = os.environ.get("XLA_FLAGS", "")
-    flags = (*LONG_WAITS, FUSED_SMALL_LOOPS, WIDE_VECTORS)
+    flags = (*LONG_WAITS, FUSED_SMALL_LOOPS, WIDE_VECTORS, LESS_OPTIMISATION)
     ours = [flag for flag in flags if flag.partition("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join([given, *ours]).strip()
 

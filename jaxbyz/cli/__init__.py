@@ -85,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
+    from jaxbyz.accelerate import stored_programs
     from jaxbyz.accelerate.setup import join_processes, prepare
     from jaxbyz.errors import UsageError, first_line
 
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     prepare()
+    stored_programs.enable(argv is None and "--import" not in arguments)
     try:
         if "--distributed" in arguments:
             join_processes()  # before any import that starts JAX, such as gymnax

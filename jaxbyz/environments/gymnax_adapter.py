@@ -21,7 +21,7 @@ from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
 from jaxbyz.errors import UsageError, first_line, unknown
 from jaxbyz.registry import Registry
 
-with deferred_imports("seaborn", "matplotlib.pyplot"):
+with deferred_imports("seaborn", "matplotlib", "matplotlib.pyplot"):
     import gymnax
     from gymnax.environments import spaces
     from gymnax.environments.classic_control import cartpole
@@ -276,7 +276,7 @@ def _flat_observation(raw: Any, params: Any) -> tuple[Callable[[Any], Array], tu
         space = None
     if isinstance(space, spaces.Discrete):
         return lambda observation: jax.nn.one_hot(observation, int(space.n)), (int(space.n),)
-    shape = jax.eval_shape(lambda key: raw.reset_env(key, params)[0], jax.random.key(0))
+    shape = jax.eval_shape(lambda: raw.reset_env(jax.random.key(0), params)[0])
     if not hasattr(shape, "shape"):
         kind = type(space).__name__ if space is not None else type(shape).__name__
         raise UsageError(f"env={raw.name!r} has observations {kind}: policies support one array or a Discrete number")

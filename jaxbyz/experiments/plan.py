@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
+from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
+from jaxbyz.accelerate.stored_programs import stored_jit
 from jaxbyz.algorithms import Algorithm
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import Config
@@ -46,24 +50,55 @@ def make_plan(config: Config) -> Plan:
     so that every seed samples at least `config.trajectories`.
     """
     check_memory(config)
-    keys = jax.vmap(jax.random.key)(np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32))
-    algorithm = cached_algorithm(config)
-    commons = jax.vmap(training.common_seed)(keys)
-    if config.coin == "shared":
-        coins = training.coins_for(algorithm, commons[0], config.trajectories)
-    else:
-        T = max(len(training.coins_for(algorithm, seed, config.trajectories)) for seed in commons)
-        coins = np.stack([np.asarray(training.algorithm_coins(algorithm, seed, T)) for seed in commons])
-    T = coins.shape[-1]
-    output_at = np.array([training.sampled_iteration(seed, T) for seed in commons])
+    algorithm, trajectories = cached_algorithm(config), config.trajectories
+    most = training.most_iterations(algorithm, trajectories)
+    draw = _drawing_program(algorithm, most, config.coin == "shared")
+    keys, commons, drawn = draw(np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32))
+    coins = np.asarray(drawn)
+    T = max(training.iterations_for(algorithm, row, trajectories) for row in coins)
+    output_at = np.asarray(_output_program()(commons, np.int32(T)))
+    coins = coins[0, :T] if config.coin == "shared" else coins[:, :T]
     return Plan(cached_algorithm(config, T), keys, coins, output_at)
+
+
+@lru_cache(maxsize=64)
+def _drawing_program(algorithm: Algorithm, most: int, shared: bool) -> Callable[[np.ndarray], tuple[Array, ...]]:
+    """Return the program from seeds to their keys, their keys for common random numbers, and `most` coins.
+
+    The coins are `[1, most]` if all seeds share those of the first one, otherwise `[seeds, most]`.
+    """
+
+    def draw(seeds: Array) -> tuple[Array, ...]:
+        keys = jax.vmap(jax.random.key)(seeds)
+        commons = jax.vmap(training.common_seed)(keys)
+        coins = jax.vmap(lambda key: jnp.asarray(training.algorithm_coins(algorithm, key, most)))
+        return keys, commons, coins(commons[:1] if shared else commons)
+
+    description = repr((algorithm.p, algorithm.period, most, shared))
+    return stored_jit(lambda: fast_compiling_jit(draw), "coins", description)
+
+
+@cache
+def _output_program() -> Callable[[Array, np.int32], Array]:
+    """Return the program from keys for common random numbers and T to T̂ of every seed."""
+    return stored_jit(lambda: fast_compiling_jit(jax.vmap(training.sampled_iteration, (0, None))), "output", "")
 
 
 def cached_algorithm(config: Config, iterations: int = 1) -> Algorithm:
     """Return the algorithm of a configuration, the same object for configurations that compile to the same program."""
+    return _build_once(*_essential(config, iterations), Registry.revision)
+
+
+def describe_algorithm(config: Config, iterations: int) -> str:
+    """Describe the algorithm of a configuration, in the same words for configurations that compile alike."""
+    return repr(_essential(config, iterations))
+
+
+def _essential(config: Config, iterations: int) -> tuple[Config, int]:
+    """Return the configuration without options that do not change the algorithm, and how long its step size decays."""
     seed = config.seed if config.start == "shared" else 0
     essential = replace(config, seed=seed, seeds=1, trajectories=1, coin="shared", output="last")
-    return _build_once(essential, 1 if config.eta_end is None else iterations, Registry.revision)
+    return essential, 1 if config.eta_end is None else iterations
 
 
 @lru_cache(maxsize=16)

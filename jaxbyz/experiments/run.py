@@ -21,7 +21,7 @@ from jaxbyz.experiments.config import Config, resolve
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.history import History
 from jaxbyz.experiments.ineffective import without_effect
-from jaxbyz.experiments.plan import Plan, make_plan
+from jaxbyz.experiments.plan import Plan, describe_algorithm, make_plan
 from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.settings import RunSettings, make_settings
@@ -240,6 +240,7 @@ def _train(
         runs=None if start is None else start.runs,
         done=0 if start is None else start.done,
         shape=settings.shape,
+        description=describe_algorithm(config, T),
     )
     with contextlib.ExitStack() as stack:
         stop_request = StopRequest() if folder is None else stack.enter_context(catch_stop_request())

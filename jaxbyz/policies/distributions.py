@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray
 
@@ -87,6 +86,11 @@ def gaussian(network: Network, actions: ActionSpace, output_scale: float = 1.0, 
 
 def _flat_form(init: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:
     """Return the number of parameters, and the function from `[D]` to the tree that `init` returns."""
-    shapes = jax.eval_shape(init, jax.random.key(0))
-    flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
-    return flat.size, unravel
+    found: list[Callable[[Array], Any]] = []
+
+    def flatten() -> Array:
+        flat, unravel = ravel_pytree(init(jax.random.key(0)))
+        found.append(unravel)  # it knows shapes and types only, so it may leave the trace
+        return flat
+
+    return jax.eval_shape(flatten).size, found[0]

@@ -5,6 +5,7 @@ from jaxbyz.training.coins import (
     coins_for,
     common_coins,
     common_seed,
+    iterations_for,
     most_iterations,
     sampled_iteration,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "common_coins",
     "common_seed",
     "iterate",
+    "iterations_for",
     "make_layout",
     "most_iterations",
     "programs",

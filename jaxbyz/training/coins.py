@@ -49,12 +49,16 @@ def most_iterations(algorithm: Algorithm, trajectories: int) -> int:
 
 def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Bool[np.ndarray, " T"]:
     """Return the coins of the iterations that sample `trajectories` per agent; the last iteration may exceed it."""
-    page = algorithm.page
     coins = np.asarray(algorithm_coins(algorithm, key, most_iterations(algorithm, trajectories)))
-    spent = np.cumsum(np.where(coins, page.N, page.B))
-    return coins[: int(np.searchsorted(spent, trajectories)) + 1]
+    return coins[: iterations_for(algorithm, coins, trajectories)]
 
 
-def sampled_iteration(key: PRNGKeyArray, iterations: int) -> Int[Array, ""]:
+def iterations_for(algorithm: Algorithm, coins: Bool[np.ndarray, " T"], trajectories: int) -> int:
+    """Return the number of iterations after which `trajectories` per agent have been sampled."""
+    spent = np.cumsum(np.where(coins, algorithm.page.N, algorithm.page.B))
+    return int(np.searchsorted(spent, trajectories)) + 1
+
+
+def sampled_iteration(key: PRNGKeyArray, iterations: int | Array) -> Int[Array, ""]:
     """Draw T̂ ~ U{0, …, T−1} with Common-Sample's key."""
     return jax.random.randint(jax.random.fold_in(key, OUTPUT_STREAM), (), 0, iterations)

@@ -13,6 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxbyz.accelerate.batching import repeat_last
+from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
+from jaxbyz.accelerate.stored_programs import stored_jit
 from jaxbyz.algorithms import Algorithm, Metrics, State
 from jaxbyz.protocol.placement import Places
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh
@@ -118,7 +120,7 @@ class Programs(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def programs(layout: Layout, length: int, own_coins: bool) -> Programs:
+def programs(layout: Layout, length: int, own_coins: bool, description: str | None = None) -> Programs:
     """Return the programs of a layout: `vmap` over the seeds of a device, `shard_map` over the mesh.
 
     They are cached, so that a second run of the same algorithm in this process is not traced again.
@@ -127,25 +129,42 @@ def programs(layout: Layout, length: int, own_coins: bool) -> Programs:
         layout: where the runs lie.
         length: the largest number of iterations per call of `advance`.
         own_coins: whether every seed has coins of its own.
+        description: everything that determines the algorithm, so that another process can use the compiled programs
+            (see `stored_jit`); None to compile them in this process.
     """
     algorithm, places, mesh = layout.algorithm, layout.places, layout.mesh
     seeds, common = PartitionSpec("seeds"), PartitionSpec()
     start_seeds = jax.vmap(lambda data: start(algorithm, jax.random.wrap_key_data(data), places))
     advance_seeds = partial(_advance, algorithm, length, places, own_coins)
+    if description is not None:
+        description = repr((description, layout.seeds, length, own_coins, None if mesh is None else dict(mesh.shape)))
+    keep = partial(stored_jit, description=description)
     if mesh is None:
         # The caller keeps this copy, while `advance` reuses the memory of the original.
-        copy = jax.jit(lambda runs: jax.tree.map(jnp.copy, runs))
-        return Programs(jax.jit(start_seeds), jax.jit(advance_seeds, donate_argnums=0), copy, copy)
+        copy = keep(lambda: jax.jit(lambda runs: jax.tree.map(jnp.copy, runs)), "copy")
+        return Programs(
+            keep(lambda: fast_compiling_jit(start_seeds), "start"),
+            keep(lambda: jax.jit(advance_seeds, donate_argnums=0), "advance"),
+            *(copy, copy),
+        )
     spread = partial(jax.shard_map, mesh=mesh, check_vma=False)
     coins = seeds if own_coins else common
     starting = spread(start_seeds, in_specs=seeds, out_specs=layout.specs)
     advancing = spread(advance_seeds, in_specs=(layout.specs, coins, seeds, common), out_specs=(layout.specs, seeds))
-    shapes = layout.shapes
+
+    def trim() -> Callable[[Run], Run]:
+        return jax.jit(layout.trim, out_shardings=layout.map(lambda spec, leaf: leaf.sharding, layout.shapes))
+
+    def pad() -> Callable[[Run], Run]:
+        return jax.jit(
+            layout.pad, out_shardings=layout.map(lambda spec, leaf: NamedSharding(mesh, spec), layout.shapes)
+        )
+
     return Programs(
-        jax.jit(starting),
-        jax.jit(advancing, donate_argnums=0),
-        jax.jit(layout.trim, out_shardings=layout.map(lambda spec, leaf: leaf.sharding, shapes)),
-        jax.jit(layout.pad, out_shardings=layout.map(lambda spec, leaf: NamedSharding(mesh, spec), shapes)),
+        keep(lambda: fast_compiling_jit(starting), "start"),
+        keep(lambda: jax.jit(advancing, donate_argnums=0), "advance"),
+        keep(trim, "trim"),
+        keep(pad, "pad"),
     )
 
 

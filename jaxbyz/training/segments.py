@@ -41,6 +41,7 @@ def segments(
     runs: Run | None = None,
     done: int = 0,
     shape: Shape | None = None,
+    description: str | None = None,
 ) -> Iterator[TrainedSegment]:
     """Train all seeds and yield after every compiled call.
 
@@ -57,11 +58,12 @@ def segments(
         runs: continue from these runs.
         done: the iterations that `runs` have done.
         shape: how seeds and agents are spread over the devices of all processes; by default what `choose_shape` finds.
+        description: as in `programs`.
     """
     seeds, T = len(keys), coins.shape[-1]
     own_coins = coins.ndim == 2
     layout = make_layout(algorithm, seeds, shape)
-    compiled = programs(layout, length, own_coins)
+    compiled = programs(layout, length, own_coins, description)
     index = layout.seed_at
     padded = compiled.start(np.asarray(jax.random.key_data(keys))[index]) if runs is None else compiled.pad(runs)
     outputs = np.asarray(output_at, np.int32)[index]

@@ -1,0 +1,119 @@
+"""Compiled programs on disk: found again, not confused with others, and compiled anew if a file is damaged."""
+
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxbyz.accelerate import stored_programs
+from jaxbyz.accelerate.stored_programs import stored_jit
+
+
+class Pair(NamedTuple):
+    key: jax.Array
+    values: jax.Array
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Programs are stored in a folder of this test."""
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    monkeypatch.delenv("JAXBYZ_STORE_PROGRAMS", raising=False)
+    stored_programs.enable()
+    yield tmp_path / "jaxbyz-programs"
+    stored_programs.enable(False)
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def step(pair):
+    return Pair(pair.key, pair.values + jax.random.normal(pair.key, pair.values.shape))
+
+
+def counted(description="step", function=step, **options):
+    """Return a stored program and the list of its compilations in this process."""
+    compiled = []
+
+    def make():
+        compiled.append(description)
+        return jax.jit(function, **options)
+
+    return stored_jit(make, "step", description), compiled
+
+
+def pair(size=3):
+    return Pair(jax.random.key(1), jnp.arange(size, dtype=jnp.float32))
+
+
+def test_a_stored_program_is_loaded_instead_of_traced(store):
+    program, compiled = counted()
+    expected = program(pair())
+    again, compiled_again = counted()
+    for _ in range(2):
+        np.testing.assert_array_equal(again(pair()).values, expected.values)
+    assert (compiled, compiled_again) == (["step"], [])
+    assert len(list(store.iterdir())) == 1
+
+
+def test_other_descriptions_shapes_and_settings_are_other_programs(store, monkeypatch):
+    counted()[0](pair())
+    for different in (lambda: counted("other")[0](pair()), lambda: counted()[0](pair(4))):
+        before = len(list(store.iterdir()))
+        different()
+        assert len(list(store.iterdir())) == before + 1
+    monkeypatch.setattr(stored_programs, "_source_digest", lambda: "changed source code")
+    stored_programs._surroundings.cache_clear()
+    program, compiled = counted()
+    program(pair())
+    stored_programs._surroundings.cache_clear()
+    assert compiled == ["step"]
+
+
+def test_donated_arguments_on_two_devices(store):
+    mesh = jax.make_mesh((2,), ("agents",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec("agents"))
+    for _ in range(2):
+        program, compiled = counted("rows", lambda x: jnp.cumsum(x) + 1, donate_argnums=0, out_shardings=rows)
+        given = jax.device_put(jnp.arange(4.0), rows)
+        result = program(given)
+        np.testing.assert_array_equal(result, [1, 2, 4, 7])
+        assert given.is_deleted() and result.sharding == rows
+    assert compiled == []
+
+
+def test_a_damaged_file_is_replaced(store):
+    expected = counted()[0](pair())
+    (path,) = store.iterdir()
+    path.write_bytes(b"damaged")
+    for compilations in (1, 0):
+        program, compiled = counted()
+        np.testing.assert_array_equal(program(pair()).values, expected.values)
+        assert len(compiled) == compilations
+
+
+def test_nothing_is_stored_unless_asked(store, monkeypatch):
+    counted(description=None)[0](pair())
+    monkeypatch.setenv("JAXBYZ_STORE_PROGRAMS", "0")
+    stored_programs.enable()
+    counted()[0](pair())
+    assert not store.exists()
+
+
+@pytest.mark.slow
+def test_a_second_command_loads_the_programs_of_the_first(tmp_path):
+    options = ["--agents=6", "--byzantine=1", "--trajectories=40", "--horizon=20", "--hidden=3", "--seeds=2"]
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"), "JAX_LOG_COMPILES": "1"}
+    outputs = []
+    for name in ("cold", "warm"):
+        command = [sys.executable, "-m", "jaxbyz", "train", *options, "--out", str(tmp_path / name)]
+        outputs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr)
+    assert "Finished tracing _advance" in outputs[0]
+    assert "_advance" not in outputs[1]
+    cold, warm = (np.load(tmp_path / name / "metrics.npz") for name in ("cold", "warm"))
+    assert sorted(cold) == sorted(warm) and all(np.array_equal(cold[name], warm[name]) for name in cold)
