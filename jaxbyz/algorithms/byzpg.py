@@ -186,7 +186,7 @@ def byzpg(
                 aggregate_norms=jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K),
                 shares=jnp.tile(estimate.shares, (K, 1)), finite_proposals=jnp.ones(K, bool),
                 parameters=jnp.tile(theta, (K, 1)), rounds=jnp.int32(0),
-                bytes_sent=central_bytes(delivery.present(K), D, workers_send),
+                bytes_sent=central_bytes(delivery.present(K), D, workers_send, delivery.message_bytes(D)),
                 bytes_moved=central_moved(places, D, workers_send), takes_part=arrivals.takes_part,
             )  # fmt: skip
             return following, estimate.sampled, measured

@@ -149,7 +149,7 @@ def decbyzpg(
             measured = StepResults(
                 aggregate_norms=norms, shares=shares, finite_proposals=finite > 0,
                 parameters=arrivals.only_present(agreed.everyone, before), rounds=agreed.rounds,
-                bytes_sent=decentralised_bytes(present, D, rounds),
+                bytes_sent=decentralised_bytes(present, D, rounds, delivery.message_bytes(D)),
                 bytes_moved=decentralised_moved(places, delivery.sized(aggregator), D, rounds),
                 takes_part=arrivals.takes_part,
             )  # fmt: skip

@@ -126,14 +126,18 @@ def finite_rows(vectors: Float[Array, "K D"]) -> Bool[Array, " K"]:
     return jnp.all(jnp.isfinite(vectors), axis=1)
 
 
-def decentralised_bytes(K: int, D: int, rounds: Array) -> Array:
+def decentralised_bytes(K: int, D: int, rounds: Array, gradient_bytes: int | None = None) -> Array:
     """Bytes sent per iteration by K agents without a server: a gradient and κ parameter vectors from each to each."""
-    return (1.0 + rounds) * float(K * K * D * FLOAT_BYTES)
+    if gradient_bytes in (None, D * FLOAT_BYTES):
+        return (1.0 + rounds) * float(K * K * D * FLOAT_BYTES)
+    return float(K * K * gradient_bytes) + rounds * float(K * K * D * FLOAT_BYTES)
 
 
-def central_bytes(K: int, D: int, workers_send: Array) -> Array:
+def central_bytes(K: int, D: int, workers_send: Array, gradient_bytes: int | None = None) -> Array:
     """Bytes sent per iteration with a server: parameters to K workers, and gradients back if the workers sampled."""
-    return jnp.where(workers_send, 2.0, 1.0) * float(K * D * FLOAT_BYTES)
+    if gradient_bytes in (None, D * FLOAT_BYTES):
+        return jnp.where(workers_send, 2.0, 1.0) * float(K * D * FLOAT_BYTES)
+    return float(K * D * FLOAT_BYTES) + jnp.where(workers_send, float(K * gradient_bytes), 0.0)
 
 
 def decentralised_moved(places: Places, rule: Rule, D: int, rounds: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxbyz.certify.averaging_agreement import search_agreement
 from jaxbyz.certify.proved_bounds import contraction_bound, drift_bound, ratio_bound
 from jaxbyz.certify.robust_aggregation import search_aggregator
-from jaxbyz.certify.rule_names import AGREEMENT, every_rule, largest_tolerated, refusal
+from jaxbyz.certify.rule_names import AGREEMENT, defending_against, every_rule, largest_tolerated, refusal
 from jaxbyz.certify.witnesses import make_witness_folder, save_witness
 from jaxbyz.certify.worst_input import Budget
 from jaxbyz.errors import UsageError
@@ -76,6 +76,7 @@ def certify(
     *,
     agents: int = 13,
     byzantine: int = 3,
+    assumed_byzantine: Sequence[int] = (),
     seed: int = 0,
     budget: Budget | None = None,
     out: str | Path | None = None,
@@ -87,6 +88,7 @@ def certify(
         rules: aggregators ("krum"), chains ("bucketing+krum") and agreements ("agreement/mda"); by default all.
         agents: the number of agents K.
         byzantine: the number of Byzantine agents f.
+        assumed_byzantine: the numbers that the rules defend against, one certificate for each; by default f.
         seed: seed of the search.
         budget: how hard to search.
         out: folder for the inputs that break rules; by default they are not saved.
@@ -99,7 +101,12 @@ def certify(
         raise UsageError(f"byzantine={byzantine}: must be at least 1, because Definition 2 divides by α")
     if agents < byzantine + 2:
         raise UsageError(f"agents={agents} with byzantine={byzantine}: at least two agents must be honest")
+    if wrong := [assumed for assumed in assumed_byzantine if not 0 <= assumed < agents]:
+        raise UsageError(f"assumed_byzantine={wrong[0]} of agents={agents}: must be between 0 and {agents - 1}")
     names = list(rules) or every_rule()
+    if assumed_byzantine:
+        names = [defending_against(name, assumed) for name in names for assumed in assumed_byzantine]
+        names = list(dict.fromkeys(names))  # a rule that is built from no number occurs once
     limits = [largest_tolerated(name, agents) for name in names]  # unknown names fail before anything is computed
     if out is not None:
         make_witness_folder(out)

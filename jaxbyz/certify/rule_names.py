@@ -26,6 +26,22 @@ def named_rule(name: str, agents: int, byzantine: int) -> Rule:
     return rule
 
 
+def defending_against(name: str, byzantine: int) -> str:
+    """Return the name of the same rule that defends against this number of agents, however many are Byzantine.
+
+    Parts that are built from no such number, as RFA, and parts that name one themselves stay as they are.
+    """
+    prefix = AGREEMENT if name.startswith(AGREEMENT) else ""
+    *before, last = name.removeprefix(prefix).split("+")
+    tables = [pre_aggregators] * len(before) + [agreements if prefix else aggregators]
+    parts = []
+    for text, table in zip([*before, last], tables, strict=True):
+        part, options = parse_spec(text)
+        takes = table[part].takes("byzantine") and "byzantine" not in options
+        parts.append(f"{text}{',' if options else ':'}byzantine={byzantine}" if takes else text)
+    return prefix + "+".join(parts)
+
+
 def refusal(name: str, agents: int, byzantine: int) -> str | None:
     """Return why the named rule cannot be built for K and f, in its own words; None if it can.
 

@@ -15,6 +15,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--agents", type=int, default=13, help="number of agents K (default 13)")
     parser.add_argument("--byzantine", type=int, default=3, help="number of Byzantine agents f (default 3)")
+    parser.add_argument(
+        "--assumed-byzantine", type=int, nargs="+", default=[], metavar="N",
+        help="numbers of Byzantine agents that the rules defend against, one row for each (default: f)",
+    )  # fmt: skip
     parser.add_argument("--seed", type=seed_number, default=0, help="seed of the search")
     parser.add_argument("--starts", type=int, default=768, help="number of starting inputs (default 768)")
     parser.add_argument(
@@ -35,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.rules,
         agents=arguments.agents,
         byzantine=arguments.byzantine,
+        assumed_byzantine=arguments.assumed_byzantine,
         seed=arguments.seed,
         budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
         out=arguments.out,

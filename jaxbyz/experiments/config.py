@@ -27,6 +27,7 @@ from jaxbyz.experiments.agent_values import as_text, values_per_agent
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
+from jaxbyz.protocol.compression import compressors
 from jaxbyz.protocol.delivery import ABSENT, Delivery
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import Registry, convert, parse_assignments, parse_spec
@@ -186,6 +187,10 @@ class Config:
     drop: float = option(
         0.0, "probability that a message is lost", allowed=PROBABILITY_OF_LOSS, needs=[need.algorithm_takes("delivery")]
     )
+    compression: str = option(
+        "none", "compression of gradients: top-k:share=0.1, sign, int8, with error feedback", registry=compressors,
+        needs=[need.algorithm_takes("delivery")],
+    )  # fmt: skip
     seeds: int = option(1, "number of seeds, trained side by side", allowed=COUNT)
     seed: int = option(0, "the first seed; the others are seed + 1, seed + 2, …", allowed=SEED)
     coin: str = option(
@@ -444,7 +449,9 @@ def agrees(config: Config) -> bool:
 
 def delivery_of(config: Config) -> Delivery:
     """Return which messages reach their receivers."""
-    return Delivery(config.participation, config.absent, config.delay, config.drop)
+    name, options = parse_spec(config.compression)
+    compression = compressors[name].build(config.agents, config.byzantine, **options)
+    return Delivery(config.participation, config.absent, config.delay, config.drop, compression)
 
 
 def page_of(config: Config) -> Page:

@@ -1,4 +1,4 @@
-"""Which messages reach their receivers: agents that are absent, messages that are late, messages that are lost.
+"""What reaches the receivers: agents that are absent, messages that are late, lost or compressed.
 
 `Delivery` describes it, and `Delivery.draw` decides it for one iteration:
 
@@ -7,9 +7,11 @@
 - A gradient may be up to `delay` iterations old when it arrives, at all receivers alike.
 - Each message, of gradients and of parameters, is lost with probability `drop` for each receiver on its own. A lost
   message is an unusable row, which a rule counts as one Byzantine message.
+- Gradients may be compressed, with feedback of the error (`jaxbyz.protocol.compression`).
 
-Byzantine agents are drawn like the others, but their messages are never late and never lost: the adversary answers what
-arrives in this iteration. With everything off, nothing is traced and a run is the same to the bit.
+Byzantine agents are drawn like the others, and what they send is brought into the compressed format, but their messages
+are never late and never lost: the adversary answers what arrives in this iteration. With everything off, nothing is
+traced and a run is the same to the bit.
 """
 
 from __future__ import annotations
@@ -24,23 +26,26 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement
+from jaxbyz.protocol.compression import FLOAT_BYTES, Compressor
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
 ABSENT = ("ignore", "cached")
 
 
 class Mailbox(NamedTuple):
-    """Earlier gradients of all agents that may still arrive.
+    """What the agents remember of their earlier gradients.
 
     Attributes:
         sent: `[d, K, D]`, the last gradients of each agent, the latest first; zero before its first one.
         sendings: `[]`, the number of iterations in which gradients have been sent.
         known: `[K]`, whether each agent has sent a gradient.
+        residual: `[K, D]`, what compression has taken away and the next message adds; `[K, 0]` without feedback.
     """
 
     sent: Float[Array, "d K D"]
     sendings: Int[Array, ""]
     known: Bool[Array, " K"]
+    residual: Float[Array, "K E"]
 
 
 Mail = Mailbox | tuple[()]  # an empty tuple if no earlier gradient is needed
@@ -55,12 +60,14 @@ class Delivery(NamedTuple):
             counts; before their first one it is missing. Agreement is always among those present.
         delay: gradients are 0 to `delay` iterations old when they arrive, each number with the same probability.
         drop: the probability that a message is lost.
+        compression: how gradients are compressed; None for 32-bit floats.
     """
 
     participation: float = 1.0
     absent: str = "ignore"
     delay: int = 0
     drop: float = 0.0
+    compression: Compressor | None = None
 
     def check(self) -> None:
         """Raise a `UsageError` if a value is not allowed."""
@@ -90,11 +97,21 @@ class Delivery(NamedTuple):
         """The number of earlier messages per agent that have to be kept."""
         return max(self.delay, int(self.absent == "cached" and self.participation < 1))
 
+    @property
+    def feedback(self) -> bool:
+        """Whether agents remember what compression takes away."""
+        return self.compression is not None and self.compression.feedback
+
+    def message_bytes(self, size: int) -> int:
+        """Return the bytes of one gradient message of `size` entries."""
+        return FLOAT_BYTES * size if self.compression is None else self.compression.size(size)
+
     def no_mail(self, agents: int, size: int) -> Mail:
         """Return the mail before the first iteration."""
-        if not self.memory:
+        if not self.memory and not self.feedback:
             return ()
-        return Mailbox(jnp.zeros((self.memory, agents, size)), jnp.int32(0), jnp.zeros(agents, bool))
+        residual = jnp.zeros((agents, size if self.feedback else 0))
+        return Mailbox(jnp.zeros((self.memory, agents, size)), jnp.int32(0), jnp.zeros(agents, bool), residual)
 
     def sized(self, rule: Rule) -> Rule:
         """Return a rule for gradients whose memory is that of as many messages as the rule sees."""
@@ -153,29 +170,41 @@ class Arrivals(NamedTuple):
             messages: `[K, D]`, the gradients that the agents have estimated.
             mail: earlier gradients.
         """
+        compression = self.delivery.compression
         if not isinstance(mail, Mailbox):
-            return messages, mail
+            return messages if compression is None else jax.vmap(compression.decoded)(messages), mail
         takes_part = self.takes_part
         here = jnp.ones_like(self.mask) if takes_part is None else takes_part
+        residual = mail.residual
+        if compression is not None:
+            corrected = messages + residual if compression.feedback else messages
+            messages = jax.vmap(compression.decoded)(corrected)
+            if compression.feedback:
+                left = corrected - messages
+                known = here & jnp.all(jnp.isfinite(left), axis=1)
+                residual = jnp.where(known[:, None], left, residual)
+        if not self.delivery.memory:
+            return messages, mail._replace(residual=residual)
         latest = jnp.where((here | ~mail.known)[:, None], messages, mail.sent[0])
         sent = jnp.concatenate([latest[None], mail.sent])
         age = jnp.zeros(self.mask.shape, jnp.int32) if self.age is None else self.age
         arrived = jnp.take_along_axis(sent, age[None, :, None], axis=0)[0]
         arrived = jnp.where(self.mask[:, None], messages, arrived)
-        return arrived, Mailbox(sent[:-1], mail.sendings + 1, mail.known | here)
+        return arrived, Mailbox(sent[:-1], mail.sendings + 1, mail.known | here, residual)
 
-    def heard(self, rule: Rule, *, cached: bool = True, at_server: bool = False) -> Rule:
+    def heard(self, rule: Rule, *, gradients: bool = True, at_server: bool = False) -> Rule:
         """Return a rule that sees of K messages what a receiver hears.
 
         Args:
             rule: what the receivers apply.
-            cached: whether messages of absent agents may count; not those of an agreement.
+            gradients: whether the messages are gradients, which may be compressed, and of which those of absent agents
+                may count; in an agreement they are parameters.
             at_server: whether the receiver is none of the agents. Otherwise an agent always hears itself.
         """
-        caching = cached and self.delivery.absent == "cached"
+        caching = gradients and self.delivery.absent == "cached"
         present, missing = (None, self.missing) if caching else (self.present, None)
-        drop = self.delivery.drop
-        if present is None and missing is None and drop == 0:
+        drop, compression = self.delivery.drop, self.delivery.compression if gradients else None
+        if present is None and missing is None and drop == 0 and compression is None:
             return rule
 
         def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
@@ -184,6 +213,8 @@ class Arrivals(NamedTuple):
             own = jnp.zeros(index.shape, bool) if at_server else index == receiver.index
             position = jnp.where(jnp.any(own), jnp.argmax(own), -1).astype(jnp.int32)
             rows = messages if present is None else messages[present]
+            if compression is not None:
+                rows = jnp.where(self.mask[index][:, None], jax.vmap(compression.decoded)(rows), rows)
             if missing is not None:
                 rows = jnp.where(missing[:, None], jnp.nan, rows)
             if drop:
@@ -205,7 +236,7 @@ class Arrivals(NamedTuple):
     def heard_in(self, agreement: None) -> None: ...
     def heard_in(self, agreement: Agreement | None) -> Agreement | None:
         """Return the agreement among those present, whose messages may be lost."""
-        return None if agreement is None else agreement._replace(rule=self.heard(agreement.rule, cached=False))
+        return None if agreement is None else agreement._replace(rule=self.heard(agreement.rule, gradients=False))
 
     def only_present(self, after: Any, before: Any, places: Any = None) -> Any:
         """Return what agents hold after the iteration: those absent keep what they had before.

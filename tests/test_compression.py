@@ -1,0 +1,97 @@
+"""Compression of messages: what is decoded, that feedback loses nothing in the long run, and the bytes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.protocol.compression import compressors, int8, sign, top_k
+from jaxbyz.protocol.delivery import Delivery
+from jaxbyz.rules import Receiver, mean, median
+from jaxbyz.sampling import tabular_mdp as tabular
+
+KEY = jax.random.key(0)
+NAMES = [name for name in compressors.names() if name != "none"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_decoded_decodes_to_itself_and_is_nearer_than_nothing(name):
+    """‖x − C(x)‖ < ‖x‖, which error feedback needs; and the same under jit and vmap."""
+    compressor = compressors[name].build(5, 1)
+    rows = jax.random.normal(KEY, (20, 37))
+    once = jax.jit(jax.vmap(compressor.decoded))(rows)
+    np.testing.assert_allclose(jax.vmap(compressor.decoded)(once), once, rtol=1e-5, atol=1e-6)
+    assert np.all(np.linalg.norm(rows - once, axis=1) < np.linalg.norm(rows, axis=1))
+    assert not np.any(compressor.decoded(jnp.zeros(9)))
+    assert 0 < compressor.size(1000) < 4000
+
+
+def test_decoded_messages_in_closed_form():
+    x = jnp.array([3.0, -1.0, 0.5, -4.0])
+    np.testing.assert_allclose(top_k(share=0.5).decoded(x), [3.0, 0.0, 0.0, -4.0])
+    np.testing.assert_allclose(sign().decoded(x), np.array([1, -1, 1, -1]) * 8.5 / 4)
+    np.testing.assert_allclose(int8().decoded(x), np.round(np.asarray(x) * 127 / 4) * 4 / 127, rtol=1e-6)
+    assert [c.size(1000) for c in (top_k(share=0.1), sign(), int8())] == [100 * 8, 125 + 4, 1000 + 4]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_feedback_loses_only_the_last_error(name):
+    """Σ sent = Σ gradients − last residual, in NumPy; without feedback top-k never sends its small entries."""
+    delivery = Delivery(compression=compressors[name].build(5, 1))
+    mask, T = jnp.zeros(5, bool), 30
+    gradients = jax.random.normal(KEY, (T, 5, 8)) * 0.1 + jnp.array([3.0] + [0.2] * 7)[None, None]
+
+    def step(mail, inputs):
+        arrived, mail = delivery.draw(KEY, mask, mail).collect(inputs, mail)
+        return mail, arrived
+
+    mail, sent = jax.jit(lambda: jax.lax.scan(step, delivery.no_mail(5, 8), gradients))()
+    np.testing.assert_allclose(sent.sum(axis=0), gradients.sum(axis=0) - mail.residual, rtol=1e-4, atol=1e-4)
+    assert np.abs(mail.residual).max() < 15.0  # the sums grow to 90
+    forgetful = Delivery(compression=top_k(share=0.1, feedback=False))
+    assert forgetful.no_mail(5, 8) == ()
+    kept, _ = forgetful.draw(KEY, mask, ()).collect(gradients[0], ())
+    assert np.count_nonzero(kept[:, 1:]) == 0
+
+
+def test_byzantine_messages_are_brought_into_the_format_and_nan_stays_unusable():
+    arrivals = Delivery(compression=sign()).draw(KEY, jnp.arange(3) == 2, ())
+    heard = arrivals.heard(mean())
+    messages = jnp.array([[1.0, 1.0], [1.0, 1.0], [100.0, 0.0]])
+    row = heard.apply(KEY, messages, Receiver(messages[0], jnp.int32(0)), ()).rows[0]
+    np.testing.assert_allclose(row, [52 / 3, 52 / 3], rtol=1e-6)  # (100, 0) decodes to (50, 50)
+    robust = arrivals.heard(median())
+    spoiled = messages.at[2].set(jnp.nan)
+    assert np.isfinite(robust.apply(KEY, spoiled, Receiver(messages[0], jnp.int32(0)), ()).rows).all()
+
+
+@pytest.mark.slow
+def test_a_federation_learns_from_signs_and_the_bytes_are_counted():
+    env, policy = tabular.environment(), tabular.policy()
+    page = jb.Page(N=20, B=5, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
+    options = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "aggregator": "rfa", "page": page, "p": 1.0}
+    found = {}
+    for name in ("none", "sign"):
+        delivery = Delivery(compression=compressors[name].build(5, 1))
+        algorithm = jb.byzpg(env, policy, **options, optimizer=optax.sgd(0.3), delivery=delivery)
+        run = jax.jit(lambda key, algorithm=algorithm: jb.train(algorithm, key, 150))(KEY)
+        found[name] = float(tabular.value(run.run.state.parameters[0])), float(run.metrics.bytes_sent[0])
+    assert found["sign"][0] > 2.3 and found["none"][0] > 2.3
+    assert found["none"][1] == 2 * 5 * 6 * 4 and found["sign"][1] == 5 * 6 * 4 + 5 * (1 + 4)
+
+
+@pytest.mark.parametrize(
+    ("compression", "message"),
+    [
+        ("zip", "compression='zip' is unknown"),
+        ("top-k:share=0", "share=0.0: must be in"),
+        ("sign:k=3", "unknown option"),
+    ],
+)
+def test_bad_values_end_in_one_line(compression, message):
+    with pytest.raises(jb.UsageError, match=message):
+        jb.build(jb.resolve(compression=compression))
