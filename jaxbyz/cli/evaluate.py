@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from jaxbyz.cli import common
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxbyz.experiments.config import Config
+
+INTERVAL = ("bootstrap over episodes", "bootstrap over seeds")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +23,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own", action="store_true",
         help="run every agent's policy in its own environment (env_spread, env_agents) instead of the nominal one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--env-param", metavar="NAME=VALUE", default="",
+        help="play in a changed environment, for example gravity=12,length=0.8; replaces the run's own values",
     )  # fmt: skip
     parser.add_argument("--seed", type=common.seed_number, default=10_000, help="seed of the episodes (default 10000)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -29,24 +41,62 @@ def run(arguments: argparse.Namespace) -> int:
 
     common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
+    config = changed_environment(data.config, arguments.env_param)
     parameters, output = common.selected_parameters(arguments, data), arguments.output or data.config.output
     settings = arguments.episodes, arguments.seed, arguments.greedy
     if arguments.own:  # [seeds, K, episodes] -> [seeds, K], one mean per agent
-        returns = evaluate_agents(data.config, data.policy[output], *settings)["returns"].mean(axis=2)
+        returns = evaluate_agents(config, data.policy[output], *settings)["returns"].mean(axis=2)
         whose, unit = f"all {data.config.agents} agents, each in its own environment", "agent"
     else:
-        returns = evaluate(data.config, parameters, *settings)["returns"]
+        returns = evaluate(config, parameters, *settings)["returns"]
         whose, unit = f"agent {arguments.agent}", "episode"
+    interval = mean_interval(returns)
     if arguments.json:
         means = returns.mean(axis=1)
-        summary = {"mean": float(means.mean()), "std": float(standard_deviation(means)), "seeds": means.tolist()}
+        summary: dict[str, Any] = {
+            "mean": float(means.mean()),
+            "std": float(standard_deviation(means)),
+            "seeds": means.tolist(),
+        }
+        summary["interval"] = interval
         if arguments.own:
             summary["agents"] = returns.tolist()
         described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
+        described |= {"seed": arguments.seed, "greedy": arguments.greedy, "env_param": config.env_param}
         print(json_text({**described, "return": summary}))
         return 0
-    print(f"{data.config.env}, {output} parameters of {whose}, {arguments.episodes} episodes per seed")
+    actions = "most likely actions" if arguments.greedy else "drawn actions"
+    print(f"{config.env}{f' with {config.env_param}' if config.env_param else ''}, {output} parameters of {whose}, "
+          f"{actions}, {arguments.episodes} episodes per seed")  # fmt: skip
     for seed, row in enumerate(returns, start=data.config.seed):
         spread = "" if len(row) == 1 else f" ± {standard_deviation(row):.1f}"
         print(f"  seed {seed}: return {row.mean():.1f}{spread}, worst {unit} {row.min():.1f}")
+    low, high = interval
+    print(f"  mean {returns.mean():.1f}, 95 % interval {low:.1f} to {high:.1f} ({INTERVAL[len(returns) > 1]})")
     return 0
+
+
+def changed_environment(config: Config, text: str) -> Config:
+    """Return the configuration with these parameters of the environment, besides those of the run."""
+    from dataclasses import replace
+
+    from jaxbyz.experiments.config import check
+    from jaxbyz.registry import parse_assignments
+
+    if not text:
+        return config
+    merged = {**parse_assignments(config.env_param), **parse_assignments(text)}
+    return check(replace(config, env_param=",".join(f"{name}={value}" for name, value in merged.items())))
+
+
+def mean_interval(returns: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the mean return `[seeds, episodes]`.
+
+    Seeds are resampled if there are several, because episodes of one seed share its policy; otherwise episodes are.
+    """
+    import numpy as np
+
+    units = returns.mean(axis=1) if len(returns) > 1 else returns[0]
+    chosen = np.random.default_rng(0).integers(0, len(units), (resamples, len(units)))
+    low, high = np.percentile(units[chosen].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)

@@ -9,6 +9,7 @@ from typing import Any
 from jaxbyz.experiments.agent_values import ASSIGNING
 from jaxbyz.experiments.config import FIELDS, TYPES, Config, resolve
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
+from jaxbyz.experiments.start_policy import with_task_of_start
 from jaxbyz.registry import parse_literal
 
 NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}
@@ -72,4 +73,4 @@ def options_given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def config_from(arguments: argparse.Namespace) -> Config:
     """Return the configuration that the options describe."""
-    return resolve(arguments.preset, **options_given(arguments))
+    return resolve(arguments.preset, **with_task_of_start(options_given(arguments)))

@@ -1,4 +1,4 @@
-"""`jaxbyz resume`: continue a run that was interrupted or killed.
+"""`jaxbyz resume`: continue a run that was interrupted or killed, or extend one.
 
 On the same devices and versions the result is bitwise that of an uninterrupted run.
 """
@@ -11,19 +11,29 @@ from jaxbyz.cli import common
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the folder, and how to report."""
-    parser.add_argument("out", metavar="DIR", help="folder of an unfinished run")
+    """Add the folder, the new length, and how to report."""
+    parser.add_argument("out", metavar="DIR", help="folder of an unfinished run, or of one to extend")
+    parser.add_argument(
+        "--trajectories", type=int, metavar="M",
+        help="extend the run, finished or not, to M trajectories per agent in total",
+    )  # fmt: skip
     common.add_run_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Resume; the exit codes are those of `run_and_report`."""
+    from jaxbyz.experiments.extension import check_extension, extend
     from jaxbyz.experiments.run import resume
     from jaxbyz.experiments.run_folder import load_config
     from jaxbyz.training.processes import is_first_process
 
     common.silence_other_processes(arguments)
-    reporter, settings = common.make_reporter(load_config(arguments.out), arguments), common.run_settings(arguments)
+    config, total = load_config(arguments.out), arguments.trajectories
+    if total is not None:
+        config = check_extension(config, total)
+    reporter, settings = common.make_reporter(config, arguments), common.run_settings(arguments)
     if is_first_process():
         settings["log"] = common.print_message
-    return common.run_and_report(arguments, lambda: resume(arguments.out, reporter, **settings))
+    if total is None:
+        return common.run_and_report(arguments, lambda: resume(arguments.out, reporter, **settings))
+    return common.run_and_report(arguments, lambda: extend(arguments.out, total, reporter, **settings))

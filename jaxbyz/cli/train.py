@@ -12,6 +12,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from jaxbyz.cli.options import add_config_options
 
     parser.add_argument("--out", metavar="DIR", help="folder for the results (default: write nothing)")
+    parser.add_argument(
+        "--from", dest="start", metavar="PATH", type=lambda path: f"from:{path}", default=argparse.SUPPRESS,
+        help="start from the learnt policy of a run folder or exported .npz file; same as --start from:PATH",
+    )  # fmt: skip
     common.add_run_options(parser)
     add_config_options(parser)
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxbyz.algorithms import Algorithm, algorithms
@@ -14,7 +15,8 @@ from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
 from jaxbyz.environments import Environment, heterogeneous, make_environment
 from jaxbyz.experiments.agent_values import values_per_agent
-from jaxbyz.experiments.config import POLICY_OPTIONS, Config, delivery_of, page_of, rule_spec
+from jaxbyz.experiments.config import POLICY_OPTIONS, START_FROM, Config, delivery_of, page_of, rule_spec
+from jaxbyz.experiments.start_policy import start_parameters
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.schedules import schedules
@@ -90,6 +92,8 @@ def build_parts(
     policy = make_policy(config.policy, environment, {name: getattr(config, name) for name in POLICY_OPTIONS})
     if config.start == "shared":
         policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
+    elif config.start.startswith(START_FROM):
+        policy = policy._replace(init=partial(_init_from_policy, config.start, policy.size))
     delivery = delivery_of(config)
     voters = delivery.voters(K)
     aggregator = make_rule(rule_spec(config), voters, config.defended, unsafe=config.unsafe)
@@ -117,3 +121,8 @@ def build_parts(
 def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:
     """Draw initial parameters from a seed instead of the run's key."""
     return init(jax.random.key(seed))
+
+
+def _init_from_policy(start: str, size: int, _: Any) -> Any:
+    """Return the parameters of a learnt policy, which are read only if a run starts."""
+    return jnp.asarray(start_parameters(start, size))

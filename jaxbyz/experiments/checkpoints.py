@@ -58,8 +58,14 @@ class Checkpoint(NamedTuple):
 
 
 def config_digest(config: Config) -> str:
-    """Return a digest of everything that determines the numbers of a run."""
-    return hashlib.sha256(json.dumps(to_dict(config), sort_keys=True).encode()).hexdigest()
+    """Return a digest of everything that determines the numbers of a run up to a checkpoint.
+
+    With a constant step size, that is not the length of the run; a checkpoint then serves a longer run as well.
+    """
+    values = to_dict(config)
+    if config.eta_end is None:
+        del values["trajectories"]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def expected_checkpoint(algorithm: Algorithm, seeds: int, shape: Shape | None, done: int) -> Checkpoint:
@@ -263,7 +269,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
         checkpointer.save(
             path.absolute(),
             ocp.args.Composite(
-                runs=ocp.args.StandardSave(_without_keys(checkpoint.runs)),
+                runs=ocp.args.StandardSave(without_keys(checkpoint.runs)),
                 history=ocp.args.StandardSave(checkpoint.history),
             ),
             force=True,
@@ -273,7 +279,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
 def _read(path: Path, expected: Checkpoint) -> Checkpoint:
     import orbax.checkpoint as ocp
 
-    plain = jax.eval_shape(_without_keys, expected.runs)
+    plain = jax.eval_shape(without_keys, expected.runs)
     plain = jax.tree.map(
         lambda data, leaf: jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=getattr(leaf, "sharding", None)),
         plain,
@@ -288,7 +294,7 @@ def _read(path: Path, expected: Checkpoint) -> Checkpoint:
         )
     history = jax.tree.map(np.asarray, restored.history)
     jax.tree.map(_check_shape, (restored.runs, history), (plain, expected.history))
-    return Checkpoint(expected.done, _with_keys(restored.runs, expected.runs), history)
+    return Checkpoint(expected.done, with_keys(restored.runs, expected.runs), history)
 
 
 def _check_shape(leaf: Any, expected: Any) -> None:
@@ -300,11 +306,11 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _without_keys(tree: Any) -> Any:
+def without_keys(tree: Any) -> Any:
     """Replace random keys with their data, because Orbax stores plain arrays only."""
     return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, tree)
 
 
-def _with_keys(tree: Any, like: Any) -> Any:
-    """Inverse of `_without_keys`."""
+def with_keys(tree: Any, like: Any) -> Any:
+    """Inverse of `without_keys`."""
     return jax.tree.map(lambda leaf, old: jax.random.wrap_key_data(leaf) if _is_key(old) else leaf, tree, like)

@@ -39,6 +39,7 @@ from jaxbyz.sampling.page import PREVIOUS, Page
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
 POLICY_OPTIONS = ("hidden", "activation", "output_activation", "output_scale", "initialiser")  # if the policy has them
+START_FROM = "from:"  # begins the values of `start` that name a learnt policy
 MAX_ROUNDS = 10**6
 MAX_TEXT = 1000
 MAX_SEED = 2**32 - 1
@@ -99,6 +100,10 @@ WIDTHS = Allowed(lambda widths: len(widths) > 0 and min(widths) >= 1, "one or mo
 ASSIGNMENTS = Allowed(_are_assignments, "name=value,name=value")
 SPREADS = Allowed(_are_spreads, "name=spread,name=spread with spreads of at least 0")
 VALUES_PER_AGENT = Allowed(_are_values_per_agent, "a JSON file or text with one list of numbers per parameter")
+START = Allowed(
+    lambda text: text in ("own", "shared") or (text.startswith(START_FROM) and text != START_FROM),
+    f"own, shared, or {START_FROM}PATH with a run folder or an exported .npz file",
+)
 ROUNDS = Allowed(_is_rounds, f"a number of rounds from 1 to {MAX_ROUNDS}, or 'theorem'")
 
 
@@ -273,9 +278,11 @@ class Config:
         "lecun", "initialisation of the network", choices=INITIALISERS, needs=[need.policy_takes("initialiser")]
     )
     start: str = option(
-        "own", "own: every seed draws its own initial policy; shared: all start from the one of the first seed",
-        choices=("own", "shared"),
-    )  # fmt: skip
+        "own",
+        "own: every seed draws its own initial policy; shared: all start from the one of the first seed; from:PATH: all"
+        " start from the learnt policy of a run folder or of a file that `jaxbyz export` wrote",
+        allowed=START,
+    )
     output: str = option(
         "last", "parameters to evaluate: the last, θ_T̂ (sampled), or those with the best honest return",
         choices=OUTPUTS,

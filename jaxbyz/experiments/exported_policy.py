@@ -58,7 +58,8 @@ def write_policy(path: Path, config: Config, theta: np.ndarray) -> Path:
 def describe(config: Config, task: Task) -> dict[str, Any]:
     """Return the schema: what another program must know to use the arrays, as JSON values."""
     environment, actions = task.environment, task.environment.actions
-    name, given = parse_spec(config.policy or default_policy(environment))
+    spec = config.policy or default_policy(environment)
+    name, given = parse_spec(spec)
     signature = inspect.signature(policies[name].factory).parameters
     own = {key: value.default for key, value in signature.items() if value.default is not value.empty}
     chosen = {**own, **{key: getattr(config, key) for key in POLICY_OPTIONS if key in signature}, **given}
@@ -71,7 +72,9 @@ def describe(config: Config, task: Task) -> dict[str, Any]:
         "format": "jaxbyz policy",
         "version": SCHEMA_VERSION,
         "environment": config.env,
+        "env_param": config.env_param,
         "policy": name,
+        "spec": spec,
         "options": options,
         "observation_shape": list(environment.observation_shape),
         "actions": space,

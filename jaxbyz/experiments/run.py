@@ -15,7 +15,7 @@ import numpy as np
 from jaxbyz import training
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import checkpoints, run_folder
+from jaxbyz.experiments import checkpoints, final_state, run_folder
 from jaxbyz.experiments.checkpoints import Checkpoint
 from jaxbyz.experiments.config import Config, resolve
 from jaxbyz.experiments.folder_lock import lock_folder
@@ -26,6 +26,7 @@ from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.settings import RunSettings, make_settings
 from jaxbyz.experiments.signals import StopRequest, catch_stop_request
+from jaxbyz.experiments.start_policy import with_digest, with_task_of_start
 from jaxbyz.training.processes import max_over_processes, on_first_process
 
 SEGMENT = 20  # iterations per compiled call
@@ -85,7 +86,7 @@ def run_experiment(
         reporter: is told about the progress.
         **options: fields of `Config`.
     """
-    config = resolve(preset, **options)
+    config = resolve(preset, **with_task_of_start(options))
     for line in without_effect(config, options):
         warnings.warn(line, stacklevel=2)
     return run(config, out, reporter)
@@ -115,7 +116,7 @@ def run(
         UsageError: if an option is wrong or the folder holds a run; nothing was written then.
         Interrupted: if a signal stopped the run; `resume(out)` continues it.
     """
-    settings = make_settings(out, checkpoint_every, mesh)
+    config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh)
     plan = make_plan(config)
     settings = settings.with_shape(plan)
     with contextlib.ExitStack() as stack:
@@ -168,6 +169,7 @@ def ensure(
 
     The arguments are those of `run` and `resume`.
     """
+    config = with_digest(config)
     settings, plan, folder = make_settings(out, checkpoint_every, mesh), make_plan(config), Path(out)
     with contextlib.ExitStack() as stack:
 
@@ -199,6 +201,8 @@ def ensure(
         settings = settings.with_earlier_shape(stored, log)
         expected_at = partial(checkpoints.expected_checkpoint, plan.algorithm, len(plan.keys), settings.shape)
         start = checkpoints.restore(folder, config, expected_at, log)
+        if start is None:
+            start = final_state.restore(folder, plan.algorithm, len(plan.keys), settings.shape)
         done = 0 if start is None else start.done
         on_first_process(lambda: checkpoints.discard_after(folder, done))
         on_first_process(lambda: run_folder.write_environment(folder))
@@ -233,11 +237,12 @@ def _train(
     if start is not None and folder is not None:
         history.policy = checkpoints.read_policy(folder, start.runs.state.parameters.shape)
         history.add(Metrics(**start.history), start.runs)
+    runs = None if start is None else start.runs
     segments = training.segments(
         *plan,
         length=SEGMENT,
         every=settings.checkpoint_every,
-        runs=None if start is None else start.runs,
+        runs=runs,
         done=0 if start is None else start.done,
         shape=settings.shape,
         description=describe_algorithm(config, T),
@@ -247,7 +252,8 @@ def _train(
         if reporter is not None:
             stack.enter_context(reporter)
         for segment in segments:
-            history.add(segment.metrics, segment.runs)
+            runs = segment.runs
+            history.add(segment.metrics, runs)
             if reporter is not None:
                 reporter.update(history.progress(T))
             if not history.finite.any():
@@ -261,9 +267,12 @@ def _train(
                 raise Interrupted(folder, segment.done, stop_signal)
     metrics, policy = history.metrics(), history.policy
     if folder is not None:
+        state = {} if runs is None else final_state.to_arrays(runs)
 
         def finish() -> None:
+            final_state.write(folder, state)
             run_folder.write_results(folder, metrics, policy)
+            (folder / final_state.HISTORY).unlink(missing_ok=True)
             checkpoints.remove_all(folder)
 
         on_first_process(finish)

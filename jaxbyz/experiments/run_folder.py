@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, metrics.npz, policy.npz, environment.json.
+"""The folder of a run: config.json, metrics.npz, policy.npz, state.npz, environment.json.
 
 A folder with config.json holds a run. metrics.npz is written last: with it the run is finished, without it the run can
 be resumed. Whoever reads a folder gets what `load_config` and `load_run` have checked, or one line about the first file
@@ -110,8 +110,13 @@ def refuse_run(path: str | Path) -> None:
 
 def write_start(folder: Path, config: Config) -> None:
     """Write the files of a run that starts; config.json first, because it makes the folder a run."""
-    write_json(folder / "config.json", {"format": RUN_FORMAT, **to_dict(config)})
+    write_config(folder, config)
     write_environment(folder)
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write config.json."""
+    write_json(folder / "config.json", {"format": RUN_FORMAT, **to_dict(config)})
 
 
 def write_environment(folder: Path) -> None:

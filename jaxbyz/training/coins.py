@@ -60,5 +60,14 @@ def iterations_for(algorithm: Algorithm, coins: Bool[np.ndarray, " T"], trajecto
 
 
 def sampled_iteration(key: PRNGKeyArray, iterations: int | Array) -> Int[Array, ""]:
-    """Draw T̂ ~ U{0, …, T−1} with Common-Sample's key."""
-    return jax.random.randint(jax.random.fold_in(key, OUTPUT_STREAM), (), 0, iterations)
+    """Draw T̂ ~ U{0, …, T−1} with Common-Sample's key.
+
+    T̂ is the last t with u_t < 1/(t + 1), for u_t ~ U[0, 1). A longer run then keeps the T̂ of a shorter one or has a
+    later one, so that a finished run can be extended: P(T̂ = t) = 1/(t + 1) · ∏_{s=t+1}^{T−1} s/(s + 1) = 1/T.
+    """
+    key = jax.random.fold_in(key, OUTPUT_STREAM)
+
+    def rejected(t: Array) -> Array:
+        return jax.random.uniform(jax.random.fold_in(key, t)) * (t + 1) >= 1
+
+    return jax.lax.while_loop(rejected, lambda t: t - 1, jnp.int32(iterations) - 1)  # t = 0 is never rejected
