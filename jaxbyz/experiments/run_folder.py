@@ -24,7 +24,7 @@ from jaxbyz.files import read_arrays, read_json, reason, write_arrays, write_jso
 
 RUN_FORMAT = 1
 METRICS = Metrics._fields
-RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz")
+RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz")
 PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
 MAX_COUNT = 2**53  # whole numbers up to here are exact as floats
 PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
