@@ -7,6 +7,7 @@ from jaxbyz.environments.gymnax_adapter import (
     Step,
     adapt,
     environments,
+    hold_actions,
     make_environment,
 )
 from jaxbyz.environments.heterogeneity import agent_params, heterogeneous
@@ -21,6 +22,7 @@ __all__ = [
     "agent_params",
     "environments",
     "heterogeneous",
+    "hold_actions",
     "make_environment",
     "tabular_mdp",
 ]

@@ -166,13 +166,17 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     Args:
         name: a registered name, a gymnax environment object, or an `Environment`, which is returned unchanged.
         **params: values that replace fields of the environment's parameters, for example `gravity=9.0`. Parameters
-            that gymnax derives from others, such as CartPole's `total_mass`, follow.
+            that gymnax derives from others, such as CartPole's `total_mass`, follow. Every environment also has the
+            parameter `hold`, the number of steps for which an action is held.
 
     Raises:
         UsageError: if the name or a parameter is unknown, or the spaces are not supported.
     """
     if isinstance(name, Environment):
         return name
+    if "hold" in params:
+        hold = params.pop("hold")
+        return hold_actions(make_environment(name, **params), hold)
     raw = _make_raw(name) if isinstance(name, str) else name
     if isinstance(raw, Environment):
         if params:
@@ -184,6 +188,37 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
         if field not in known:
             raise UsageError(f"env {raw.name}: {unknown('parameter', field, known)}")
     return adapt(raw, replace_params(settings, params))
+
+
+def hold_actions(environment: Environment, steps: int) -> Environment:
+    """Return the environment in which every action is taken `steps` times, or until the episode ends.
+
+    The reward of a held action is the sum of the rewards, so that returns stay the same; a policy with independent
+    noise in every step explores further. The time limit counts actions: ⌈limit/steps⌉.
+
+    Args:
+        environment: the task.
+        steps: for how many steps every action is held.
+
+    Raises:
+        UsageError: if `steps` is not a whole number of at least 1.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise UsageError(f"env {environment.name}: hold={steps}: must be a whole number of at least 1")
+    if steps == 1:
+        return environment
+
+    def step(key: PRNGKeyArray, state: Any, action: Array, *own: Any) -> Step:
+        def once_more(i: Array, now: Step) -> Step:
+            after = environment.step(jax.random.fold_in(key, i), now.state, action, *own)
+            over = now.terminated | now.truncated
+            after = after._replace(reward=now.reward + after.reward)
+            return jax.tree.map(lambda old, new: jnp.where(over, old, new), now, after)
+
+        return jax.lax.fori_loop(1, steps, once_more, environment.step(key, state, action, *own))
+
+    limit = None if environment.limit is None else -(-environment.limit // steps)
+    return environment._replace(step=step, limit=limit)
 
 
 def _make_raw(name: str) -> Any:
@@ -199,6 +234,9 @@ def _make_raw(name: str) -> Any:
     finally:
         socket.setdefaulttimeout(before)
 
+
+# Environments that clip actions themselves and charge the action as it was given, as gymnasium's do.
+_CHARGES_UNCLIPPED = ("ContinuousMountainCar-v0", "MountainCarContinuous-v0")
 
 # Parameters of gymnax that follow from others: class of the parameters -> name -> (their names, formula).
 DERIVED: dict[type, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
@@ -228,7 +266,8 @@ def replace_params(settings: Any, values: OwnParams) -> Any:
 def adapt(raw: Any, params: Any) -> Environment:
     """Wrap a gymnax environment.
 
-    Observations become flat float32 vectors, and continuous actions are clipped to their bounds.
+    Observations become flat float32 vectors, and continuous actions are clipped to their bounds, unless the environment
+    does that itself and the reward depends on the action as it was given.
 
     Args:
         raw: the gymnax environment.
@@ -247,7 +286,8 @@ def adapt(raw: Any, params: Any) -> Environment:
     def step(key: PRNGKeyArray, state: Any, action: Array, own: OwnParams | None = None) -> Step:
         settings = replace_params(params, own or {})
         if not actions.discrete:
-            action = jnp.clip(action.reshape(actions.shape), actions.low, actions.high)
+            action = action.reshape(actions.shape)
+            action = action if raw.name in _CHARGES_UNCLIPPED else jnp.clip(action, actions.low, actions.high)
         observation, state, reward, terminated, _ = raw.step_env(key, state, action, settings)
         truncated = raw.is_truncated(state, settings)
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)

@@ -26,6 +26,7 @@ from jaxbyz.experiments import needs as need
 from jaxbyz.experiments.agent_values import as_text, values_per_agent
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
+from jaxbyz.policies.distributions import DEVIATIONS
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
 from jaxbyz.protocol.compression import compressors
 from jaxbyz.protocol.delivery import ABSENT, Delivery
@@ -38,7 +39,9 @@ from jaxbyz.sampling.page import PREVIOUS, Page
 
 OPTIMIZERS = ("adam", "sgd", "rmsprop", "adamw", "amsgrad", "yogi", "radam", "lion")
 OUTPUTS = ("last", "sampled", "best")
-POLICY_OPTIONS = ("hidden", "activation", "output_activation", "output_scale", "initialiser")  # if the policy has them
+POLICY_OPTIONS = (  # if the policy has them
+    "hidden", "activation", "output_activation", "output_scale", "initialiser", "initial_std", "deviation",
+)  # fmt: skip
 START_FROM = "from:"  # begins the values of `start` that name a learnt policy
 MAX_ROUNDS = 10**6
 MAX_TEXT = 1000
@@ -93,6 +96,7 @@ NOT_NEGATIVE = Allowed(lambda n: n >= 0, "at least 0")
 SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEED}")
 PROBABILITY_OF_LOSS = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
 UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
+ENTROPY = Allowed(lambda x: 0 <= x <= FLOAT32_MAX, "a float32 number of at least 0")
 FROM_0_TO_1 = Allowed(lambda x: 0 <= x <= 1, "in [0, 1]")
 POSITIVE = Allowed(lambda x: 0 < x <= FLOAT32_MAX, "a positive float32 number")
 FINITE = Allowed(lambda x: abs(x) <= FLOAT32_MAX, "a finite float32 number")
@@ -241,6 +245,8 @@ class Config:
     ratio_clip: float = option(
         0.2, "distance from 1 at which ratios are clipped", allowed=POSITIVE, needs=[need.SEVERAL_MESSAGES]
     )
+    entropy: float = option(0.0, "factor of the entropy of the policy that is added to the objective",
+                            allowed=ENTROPY)  # fmt: skip
     weights: str = option(
         "trajectory",
         "importance weights; trajectory is the paper's choice",
@@ -277,6 +283,14 @@ class Config:
     initialiser: str = option(
         "lecun", "initialisation of the network", choices=INITIALISERS, needs=[need.policy_takes("initialiser")]
     )
+    initial_std: float = option(
+        0.5, "initial standard deviation of continuous actions, in units of half the width of their range",
+        allowed=POSITIVE, needs=[need.policy_takes("initial_std")],
+    )  # fmt: skip
+    deviation: str = option(
+        "common", "standard deviations of continuous actions: common to all states, or computed from the state",
+        choices=DEVIATIONS, needs=[need.policy_takes("deviation")],
+    )  # fmt: skip
     start: str = option(
         "own",
         "own: every seed draws its own initial policy; shared: all start from the one of the first seed; from:PATH: all"
@@ -487,6 +501,7 @@ def page_of(config: Config) -> Page:
         epochs=config.epochs,
         minibatches=config.minibatches,
         ratio_clip=config.ratio_clip,
+        entropy=config.entropy,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxbyz.experiments.task_presets import TASK_PRESETS
+
 # Table 1 of the paper.
 _TABLE_CARTPOLE: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -109,6 +111,12 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                               {**_TABLE_LUNARLANDER, **_PUBLISHED}),
     "lunarlander-best": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF",
                          _BEST_LUNARLANDER),
+    **TASK_PRESETS,
 }  # fmt: skip
 
-DEFAULT_PRESET = {"CartPole-v1": "cartpole", "LunarLander-v3": "lunarlander"}
+# The preset of an environment when none is named.
+DEFAULT_PRESET = {
+    **{options["env"]: name for name, (_, options) in TASK_PRESETS.items()},
+    "CartPole-v1": "cartpole",
+    "LunarLander-v3": "lunarlander",
+}

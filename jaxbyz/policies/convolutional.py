@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxbyz.accelerate.convolutions import convolve
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.policies.distributions import policy_of
+from jaxbyz.policies.distributions import outputs_of, policy_of
 from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS, MLP
 from jaxbyz.policies.policy import Network, Policy
 
@@ -71,6 +71,7 @@ def cnn_policy(
     output_scale: float = 1.0,
     initialiser: str = "lecun",
     initial_std: float = 0.5,
+    deviation: str = "common",
 ) -> Policy:
     """Build a convolutional policy for images, such as the observations of MinAtar.
 
@@ -89,6 +90,8 @@ def cnn_policy(
         output_scale: a factor of the activated outputs.
         initialiser: how parameters are drawn, a key of `INITIALISERS`.
         initial_std: the initial standard deviation of continuous actions, in units of half the width of their range.
+        deviation: `"common"` if their standard deviations are the same in every state, `"state"` if the network
+            computes them.
 
     Raises:
         UsageError: if a name is unknown, or the observations are not images, or smaller than the kernels.
@@ -103,13 +106,13 @@ def cnn_policy(
     shape = _image_shape(environment)
     _check_sizes(shape, channels, kernel, stride)
     actions = environment.actions
-    perceptron = MLP(tuple(hidden), actions.n, activation, output_activation, initialiser)
+    perceptron = MLP(tuple(hidden), outputs_of(actions, deviation), activation, output_activation, initialiser)
     cnn = CNN(shape, tuple(channels), kernel, stride, perceptron, initialiser)
     network = Network(
         init=lambda key: cnn.init(key, jnp.zeros((math.prod(shape), 1))),
         apply=lambda tree, observations: jnp.asarray(cnn.apply(tree, observations)),
     )
-    return policy_of(network, actions, output_scale, initial_std)
+    return policy_of(network, actions, output_scale, initial_std, deviation)
 
 
 def _image_shape(environment: Environment) -> tuple[int, int, int]:

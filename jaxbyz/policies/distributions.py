@@ -12,14 +12,29 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.environments import ActionSpace
+from jaxbyz.errors import check_choice
 from jaxbyz.policies.policy import Network, Policy
 
+DEVIATIONS = ("common", "state")
 
-def policy_of(network: Network, actions: ActionSpace, output_scale: float = 1.0, initial_std: float = 0.5) -> Policy:
+
+def outputs_of(actions: ActionSpace, deviation: str = "common") -> int:
+    """Return how many outputs the network of a policy has."""
+    check_choice("deviation", deviation, DEVIATIONS)
+    return 2 * actions.n if deviation == "state" and not actions.discrete else actions.n
+
+
+def policy_of(
+    network: Network,
+    actions: ActionSpace,
+    output_scale: float = 1.0,
+    initial_std: float = 0.5,
+    deviation: str = "common",
+) -> Policy:
     """Build the policy that suits the actions: `categorical` for discrete ones, `gaussian` for continuous ones."""
     if actions.discrete:
         return categorical(network, actions, output_scale)
-    return gaussian(network, actions, output_scale, initial_std)
+    return gaussian(network, actions, output_scale, initial_std, deviation)
 
 
 def categorical(network: Network, actions: ActionSpace, output_scale: float = 1.0) -> Policy:
@@ -46,15 +61,28 @@ def categorical(network: Network, actions: ActionSpace, output_scale: float = 1.
         chosen = action[None, :] == jnp.arange(actions.n, dtype=action.dtype)[:, None]
         return jnp.sum(jnp.where(chosen, log_probs, 0.0), axis=0)
 
+    def entropy(log_probs: Array) -> Array:
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=0)
+
     size, unravel = _flat_form(network.init)
-    return Policy(size, lambda key: ravel_pytree(network.init(key))[0], unravel, apply, noise, sample, log_prob)
+    return Policy(
+        size, lambda key: ravel_pytree(network.init(key))[0], unravel, apply, noise, sample, log_prob, entropy
+    )
 
 
-def gaussian(network: Network, actions: ActionSpace, output_scale: float = 1.0, initial_std: float = 0.5) -> Policy:
-    """Build a policy of independent normal distributions with learnt standard deviations that ignore the state.
+def gaussian(
+    network: Network,
+    actions: ActionSpace,
+    output_scale: float = 1.0,
+    initial_std: float = 0.5,
+    deviation: str = "common",
+) -> Policy:
+    """Build a policy of independent normal distributions with learnt standard deviations.
 
-    In a bounded action space, means are centre + half-width · output_scale · output, and the standard deviations start
-    at `initial_std` times the half-width. An unbounded dimension has centre 0 and half-width 1.
+    In a bounded action space, means are centre + half-width · output_scale · output, so that they are bounded if the
+    outputs are. An unbounded dimension has centre 0 and half-width 1. The standard deviations start at `initial_std`
+    times the half-width. With `deviation="common"` they ignore the state; with `"state"`, n further outputs of the
+    network are added to their logarithms.
     """
     n = actions.n
     low, high = jnp.ravel(jnp.asarray(actions.low)), jnp.ravel(jnp.asarray(actions.high))
@@ -62,11 +90,16 @@ def gaussian(network: Network, actions: ActionSpace, output_scale: float = 1.0, 
     centre = jnp.where(bounded, 0.5 * (low + high), 0.0)[:, None]
     half_width = jnp.where(bounded, 0.5 * (high - low), 1.0)
 
+    start = jnp.log(initial_std * half_width)
+
     def init(key: PRNGKeyArray) -> dict[str, Any]:
-        return {"net": network.init(key), "log_std": jnp.log(initial_std * half_width)}
+        return {"net": network.init(key), **({} if deviation == "state" else {"log_std": start})}
 
     def apply(tree: Any, observations: Array) -> Array:
-        mean = centre + half_width[:, None] * output_scale * network.apply(tree["net"], observations)
+        outputs = network.apply(tree["net"], observations)
+        mean = centre + half_width[:, None] * output_scale * outputs[:n]
+        if deviation == "state":
+            return jnp.concatenate([mean, start[:, None] + outputs[n:]], axis=0)
         return jnp.concatenate([mean, jnp.broadcast_to(tree["log_std"][:, None], mean.shape)], axis=0)
 
     def noise(key: PRNGKeyArray, steps: int, lanes: int) -> Array:
@@ -80,8 +113,11 @@ def gaussian(network: Network, actions: ActionSpace, output_scale: float = 1.0, 
         z = (action - mean) * jnp.exp(-log_std)
         return -jnp.sum(0.5 * z * z + log_std + 0.5 * math.log(2 * math.pi), axis=0)
 
+    def entropy(distribution: Array) -> Array:
+        return jnp.sum(distribution[n:] + 0.5 * math.log(2 * math.pi * math.e), axis=0)
+
     size, unravel = _flat_form(init)
-    return Policy(size, lambda key: ravel_pytree(init(key))[0], unravel, apply, noise, sample, log_prob)
+    return Policy(size, lambda key: ravel_pytree(init(key))[0], unravel, apply, noise, sample, log_prob, entropy)
 
 
 def _flat_form(init: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:

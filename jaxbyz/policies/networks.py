@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.accelerate.matrix_products import small_product
 from jaxbyz.environments import Environment
 from jaxbyz.errors import check_choice
-from jaxbyz.policies.distributions import policy_of
+from jaxbyz.policies.distributions import outputs_of, policy_of
 from jaxbyz.policies.policy import Network, Policy
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -83,6 +83,7 @@ def mlp_policy(
     output_scale: float = 1.0,
     initialiser: str = "lecun",
     initial_std: float = 0.5,
+    deviation: str = "common",
 ) -> Policy:
     """Build a multilayer perceptron policy: categorical for discrete actions, Gaussian for continuous ones.
 
@@ -95,6 +96,8 @@ def mlp_policy(
             most the probability σ(2·output_scale), which is 0.881 for 1.
         initialiser: how parameters are drawn, a key of `INITIALISERS`.
         initial_std: the initial standard deviation of continuous actions, in units of half the width of their range.
+        deviation: `"common"` if their standard deviations are the same in every state, `"state"` if the network
+            computes them.
 
     Raises:
         UsageError: if a name is unknown.
@@ -103,9 +106,9 @@ def mlp_policy(
     check_choice("output_activation", output_activation, ACTIVATIONS)
     check_choice("initialiser", initialiser, INITIALISERS)
     actions = environment.actions
-    mlp = MLP(tuple(hidden), actions.n, activation, output_activation, initialiser)
+    mlp = MLP(tuple(hidden), outputs_of(actions, deviation), activation, output_activation, initialiser)
     network = Network(
         init=lambda key: mlp.init(key, jnp.zeros((environment.observation_size, 1))),
         apply=lambda tree, observations: jnp.asarray(mlp.apply(tree, observations)),
     )
-    return policy_of(network, actions, output_scale, initial_std)
+    return policy_of(network, actions, output_scale, initial_std, deviation)

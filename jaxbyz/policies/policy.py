@@ -25,6 +25,7 @@ class Policy(NamedTuple):
         noise: `(key, steps, lanes) -> [steps, n, lanes]`, the random numbers that `sample` needs.
         sample: `(distribution [P, L], noise [n, L]) -> actions`, `[L]` if discrete, otherwise `[n, L]`.
         log_prob: `(distribution [P, L], actions) -> [L]`.
+        entropy: `distribution [P, L] -> [L]`, for runs with an entropy bonus; None if it is not known.
     """
 
     size: int
@@ -34,10 +35,13 @@ class Policy(NamedTuple):
     noise: Callable[[PRNGKeyArray, int, int], Float[Array, "steps n lanes"]]
     sample: Callable[[Float[Array, "P L"], Float[Array, "n L"]], Array]
     log_prob: Callable[[Float[Array, "P L"], Array], Float[Array, " L"]]
+    entropy: Callable[[Float[Array, "P L"]], Float[Array, " L"]] | None = None
 
 
 class Network(NamedTuple):
-    """A network with one output per action dimension, from which `distributions` builds a policy.
+    """A network from which `distributions` builds a policy.
+
+    It has one output per action dimension, or two if standard deviations depend on the state.
 
     Attributes:
         init: `key -> tree`, initial parameters.

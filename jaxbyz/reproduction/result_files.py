@@ -62,7 +62,7 @@ def train_if_missing(folder: Path, name: str, config: Config, reporter: Reporter
     """
     path = result_file(folder, name, config)
     if path.exists():
-        before = _read(path)["config"]
+        before = {**to_dict(Config()), **_read(path)["config"]}
         if before != to_dict(config):
             changed = [key for key, value in to_dict(config).items() if before.get(key) != value]
             raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
@@ -109,7 +109,8 @@ def load_results(folder: Path) -> dict[str, TrainingResult]:
     found: dict[str, dict[int, tuple[np.ndarray, np.ndarray, bool]]] = {}
     for path in sorted(folder.glob("*.json")):
         data = _read(path)
-        config = {key: value for key, value in data["config"].items() if key not in ("seed", "seeds", "trajectories")}
+        config = {**to_dict(Config()), **data["config"]}  # options that are newer than the file have their defaults
+        config = {key: value for key, value in config.items() if key not in ("seed", "seeds", "trajectories")}
         first = configs.setdefault(data["name"], config)
         if differing := sorted(key for key in config.keys() | first.keys() if config.get(key) != first.get(key)):
             raise UsageError(

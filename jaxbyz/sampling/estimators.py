@@ -106,16 +106,37 @@ def estimate(
 
 
 def sum_of_scores(
-    policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes, q: Float[Array, "n A C M"]
+    policy: Policy,
+    parameters: Float[Array, "A D"],
+    episodes: Episodes,
+    q: Float[Array, "n A C M"],
+    bonus: Float[Array, "n A C M"] | None = None,
 ) -> Float[Array, "A D"]:
-    """Compute (1/M) Σ_i Σ_t q_t^i ∇ log π(a_t^i | s_t^i; θ) for each agent from given coefficients."""
+    """Compute (1/M) Σ_i Σ_t ∇(q_t^i log π(a_t^i | s_t^i; θ) + b_t^i H(π(· | s_t^i; θ))) for each agent.
 
-    def weighted_log_likelihood(tree: Any, steps: tuple[Array, Array, Array]) -> Array:
-        observations, actions, q = steps
-        return jnp.sum(policy.log_prob(policy.apply(tree, observations), actions) * q)
+    Args:
+        policy: the policy π, with its entropy H.
+        parameters: `[A, D]`, the parameters θ of each agent.
+        episodes: the batch.
+        q: the coefficients of the scores, zero at steps that were not taken.
+        bonus: the coefficients b of the entropy; None for none.
+    """
 
-    steps = (episodes.observations, episodes.actions, q)
+    def weighted_log_likelihood(tree: Any, steps: tuple[Array, ...]) -> Array:
+        observations, actions, q, *bonus = steps
+        distribution = policy.apply(tree, observations)
+        return jnp.sum(policy.log_prob(distribution, actions) * q) + entropy_bonus(policy, distribution, *bonus)
+
+    steps = (episodes.observations, episodes.actions, q, *(() if bonus is None else (bonus,)))
     return gradient_over_steps(weighted_log_likelihood, policy, parameters, steps, episodes.alive, episodes.chunks)
+
+
+def entropy_bonus(policy: Policy, distribution: Array, bonus: Float[Array, " L"] | None = None) -> Array | float:
+    """Compute Σ b H over steps; 0 without coefficients b."""
+    if bonus is None:
+        return 0.0
+    assert policy.entropy is not None
+    return jnp.sum(policy.entropy(distribution) * bonus)
 
 
 def gradient_over_steps(

@@ -24,7 +24,6 @@ from jaxbyz.sampling.estimators import (
     Estimator,
     Weights,
     coefficients,
-    estimate,
     importance_weights,
     sum_of_scores,
 )
@@ -60,6 +59,8 @@ class Page(NamedTuple):
         epochs: how often an iteration uses its batch. Every use estimates, sends, aggregates and agrees anew.
         minibatches: the parts of a batch that are used one after the other in every epoch, one message for each.
         ratio_clip: the distance of probability ratios from 1 beyond which they have no influence (`sampling.reuse`).
+        entropy: the factor β of the entropy of the policy, whose sum over the steps of an episode is added to its
+            return; with normalised advantages, the mean over steps.
     """
 
     N: int = 50
@@ -73,6 +74,7 @@ class Page(NamedTuple):
     epochs: int = 1
     minibatches: int = 1
     ratio_clip: float = 0.2
+    entropy: float = 0.0
 
     @property
     def messages(self) -> int:
@@ -195,6 +197,8 @@ def sampler(
         always_large: whether c_t is always 1, so that no program for small batches is compiled.
     """
     page.check_switch(always_large)
+    if page.entropy > 0 and policy.entropy is None:
+        raise UsageError(f"entropy={page.entropy}: the policy does not compute its entropy; use entropy=0")
     estimator = page.estimator
     poison = None if interference is None else interference.poison
     judging = critic(environment.observation_size, page.critic) if page.uses_critic else None
@@ -224,6 +228,14 @@ def sampler(
         q, public = judge(public, episodes)
         return episodes, q, (private, public) if critics else ()
 
+    def entropy_coefficients(episodes: Episodes) -> Array | None:
+        if page.entropy == 0:
+            return None
+        taken = page.entropy * episodes.alive.astype(jnp.float32)
+        if not (page.uses_critic and estimator.advantages == "normalised"):
+            return taken
+        return taken / jnp.mean(episodes.lengths, axis=1)[None, :, None, None]
+
     def summary(episodes: Episodes, estimates: Array, weights: Weights | None = None) -> Sampled:
         returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
         ess, largest = (jnp.ones_like(returns),) * 2 if weights is None else (weights.ess, weights.largest)
@@ -233,9 +245,10 @@ def sampler(
     @partial(map_groups, episodes=page.N)
     def large(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None, critics: Any = ()) -> Drawn:
         episodes, q, critics = judge_reported(critics, sample(theta, keys, mask, own, page.N), theta, mask)
+        bonus = entropy_coefficients(episodes)
         if page.messages > 1:
-            return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, keep(episodes, q))
-        return Drawn(summary(episodes, sum_of_scores(policy, theta, episodes, q)), critics, ())
+            return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, keep(episodes, q, bonus))
+        return Drawn(summary(episodes, sum_of_scores(policy, theta, episodes, q, bonus)), critics, ())
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.B)
@@ -245,11 +258,12 @@ def sampler(
     ) -> Drawn:  # fmt: skip
         episodes, q, critics = judge_reported(critics, sample(theta, keys, mask, own, page.B), theta, mask)
         omega = importance_weights(estimator, policy, previous, episodes)
-        now = sum_of_scores(policy, theta, episodes, q)
-        if judging is None:
-            before = estimate(estimator, policy, previous, episodes, omega.values)
-        else:
-            before = sum_of_scores(policy, previous, episodes, q * omega.values[None, :, None])
+        bonus = entropy_coefficients(episodes)
+        now = sum_of_scores(policy, theta, episodes, q, bonus)
+        omega_of_step = omega.values[None, :, None] if omega.values.ndim == 2 else omega.values
+        q_before = coefficients(estimator, episodes, omega.values) if judging is None else q * omega_of_step
+        bonus_before = None if bonus is None else bonus * omega_of_step
+        before = sum_of_scores(policy, previous, episodes, q_before, bonus_before)
         return Drawn(summary(episodes, now + (v_before - before), omega), critics, ())
 
     def either(coin: Array, theta: Array, previous: Array, v_before: Array, *who: Any) -> Drawn:

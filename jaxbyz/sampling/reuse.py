@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbyz.policies import Policy
-from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, gradient_over_steps
+from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, entropy_bonus, gradient_over_steps
 from jaxbyz.sampling.rollout import Episodes
 
 
@@ -28,6 +28,7 @@ class Batch(NamedTuple):
         actions: `[A, n, C, M]` if discrete, `[A, n, a, C, M]` if continuous.
         log_probs: log-probabilities under the policy that drew the actions.
         q: the coefficients of the estimator.
+        bonus: the coefficients of the entropy.
         alive: True at steps that were taken.
         chunks: the number of chunks that contain a step of this agent.
     """
@@ -36,15 +37,16 @@ class Batch(NamedTuple):
     actions: Array
     log_probs: Float[Array, "A n C M"]
     q: Float[Array, "A n C M"]
+    bonus: Float[Array, "A n C M"] | None
     alive: Bool[Array, "A n C M"]
     chunks: Int[Array, " A"]
 
 
-def keep(episodes: Episodes, q: Float[Array, "n A C M"]) -> Batch:
+def keep(episodes: Episodes, q: Float[Array, "n A C M"], bonus: Float[Array, "n A C M"] | None = None) -> Batch:
     """Return what later estimates need of a batch and its coefficients."""
-    steps = (episodes.observations, episodes.actions, episodes.log_probs, q, episodes.alive)
+    steps = (episodes.observations, episodes.actions, episodes.log_probs, q, bonus, episodes.alive)
     chunks = jnp.broadcast_to(episodes.chunks, episodes.alive.shape[1:2])
-    return Batch._make([*(jnp.swapaxes(x, 0, 1) for x in steps), chunks])
+    return Batch._make([*_agents_first(steps), chunks])
 
 
 def minibatch(batch: Batch, index: Int[Array, ""], count: int) -> Batch:
@@ -54,7 +56,12 @@ def minibatch(batch: Batch, index: Int[Array, ""], count: int) -> Batch:
     def part(x: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(x, (index % count) * size, size, axis=-1)
 
-    return batch if count == 1 else Batch._make([*(part(x) for x in batch[:-1]), batch.chunks])
+    return batch if count == 1 else Batch._make([*jax.tree.map(part, batch[:-1]), batch.chunks])
+
+
+def _agents_first(steps: Any) -> Any:
+    """Swap the first two axes of all arrays: `[n, A, …]` to `[A, n, …]`, or back."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
 
 
 def clipped_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Batch, clip: float) -> Float[Array, "A D"]:
@@ -67,11 +74,13 @@ def clipped_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Bat
         clip: the distance ε of ratios from 1 beyond which they have no influence.
     """
 
-    def objective(tree: Any, steps: tuple[Array, Array, Array, Array]) -> Array:
-        observations, actions, behaviour, q = steps
-        log_ratio = policy.log_prob(policy.apply(tree, observations), actions) - behaviour
+    def objective(tree: Any, steps: tuple[Array, Array, Array, Array, Array | None]) -> Array:
+        observations, actions, behaviour, q, bonus = steps
+        distribution = policy.apply(tree, observations)
+        log_ratio = policy.log_prob(distribution, actions) - behaviour
         ratio = jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_WEIGHT))
-        return jnp.sum(jnp.minimum(ratio * q, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * q))
+        clipped = jnp.minimum(ratio * q, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * q)
+        return jnp.sum(clipped) + entropy_bonus(policy, distribution, bonus)
 
-    *steps, alive = (jnp.swapaxes(x, 0, 1) for x in batch[:-1])
+    *steps, alive = _agents_first(batch[:-1])
     return gradient_over_steps(objective, policy, parameters, tuple(steps), alive, jnp.max(batch.chunks))

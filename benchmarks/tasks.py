@@ -1,0 +1,165 @@
+"""All tasks under attack: the table of docs/tasks.md, and the runs that its presets were tuned with.
+
+    python benchmarks/tasks.py --list
+    python benchmarks/tasks.py pendulum acrobot --seeds 10 --out results
+    python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
+    python benchmarks/tasks.py --table --out results
+
+One row of a task is one vectorised program over all seeds and one JSON file with its command, options, versions, seeds
+and curves. Rows whose file exists are skipped, so an interrupted call can be repeated, and calls for different tasks
+can run side by side. Seeds for tuning start at 0, those of the published table at 1000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ATTACKED = {"agents": 13, "byzantine": 3}
+
+
+class Task(NamedTuple):
+    """A row of the table: the preset, and what is expected of it.
+
+    Attributes:
+        preset: the name of the preset.
+        target: the return that the mean of all seeds should reach.
+        within: trajectories per agent within which it should.
+        budget: trajectories per agent of the run.
+    """
+
+    preset: str
+    target: float
+    within: int
+    budget: int
+
+
+TASKS = {
+    "cartpole": Task("cartpole-best", 475, 300, 1000),
+    "acrobot": Task("acrobot", -95, 500, 500),
+    "pendulum": Task("pendulum", -200, 1000, 1000),
+    "mountaincar": Task("mountaincar", -120, 5000, 5000),
+    "mountaincar-continuous": Task("mountaincar-continuous", 90, 500, 500),
+    "lunarlander": Task("lunarlander-critic", 200, 1000, 3000),
+    "lunarlander-continuous": Task("lunarlander-continuous", 200, 2000, 2000),
+    "catch": Task("catch", 0.95, 1000, 1000),
+    "breakout": Task("breakout", 10, 3000, 3000),
+    "asterix": Task("asterix", 3, 3000, 3000),
+    "spaceinvaders": Task("spaceinvaders", 30, 3000, 3000),
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "avg-zero": {**ATTACKED, "attack": "avg-zero"},
+    "random-action": {**ATTACKED, "attack": "random-action"},
+    "min-max": {**ATTACKED, "attack": "min-max"},
+    "gradient-found": {**ATTACKED, "attack": "gradient-found"},
+    "alone": {"algorithm": "page-pg"},
+    "honest": {"agents": 13, "aggregator": "mean"},
+    "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
+}
+POINTS = 50  # of every curve
+
+
+def options_of(settings: list[str]) -> dict[str, Any]:
+    """Return `eta=1e-3` and the like as options; a list of sizes is written 64,64."""
+    from jaxbyz.cli.options import parse_widths
+    from jaxbyz.experiments.config import TYPES
+    from jaxbyz.registry import parse_literal
+
+    options: dict[str, Any] = {}
+    for text in settings:
+        name, _, value = text.partition("=")
+        kind = TYPES.get(name)
+        options[name] = (
+            parse_widths(value) if kind == tuple[int, ...] else value if kind is str else parse_literal(value)
+        )
+    return options
+
+
+def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
+    """Train one row of a task and write its file, unless it exists."""
+    from jaxbyz.experiments.config import resolve
+    from jaxbyz.files import write_json
+    from jaxbyz.report.statistics import first_reached, window_averages
+    from jaxbyz.reproduction.result_files import train_and_record
+
+    task = TASKS[task_name]
+    name = f"{task_name}-{row}" + (f"-{arguments.label}" if arguments.label else "")
+    path = arguments.out / f"{name}.json"
+    if path.exists():
+        return
+    options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
+    options |= {**ROWS[row], **options_of(arguments.set)}
+    result, record = train_and_record(name, resolve(arguments.preset or task.preset, **options))
+    end = np.linspace(0, result.metrics["trajectories"][:, -1].min(), POINTS + 1)[1:]
+    curves = window_averages(result.metrics, np.maximum(end - max(100, end[0]), 0), end)
+    mean = curves.mean(axis=0)
+    reached = first_reached(end, mean, task.target)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    record |= {
+        "task": task_name,
+        "row": row,
+        "label": arguments.label,
+        "command": shlex.join(["python", *sys.argv]),
+        "seeds": list(range(arguments.seed, arguments.seed + arguments.seeds)),
+        "target": task.target,
+        "within": task.within,
+        "reached": None if np.isnan(reached) else float(reached),
+        "final": [round(float(value), 3) for value in curves[:, -1]],
+        "trajectories": [round(float(x), 1) for x in end],
+        "return": [[round(float(value), 3) for value in curve] for curve in curves],
+    }
+    write_json(path, record)
+    print(described(record), flush=True)
+
+
+def described(record: dict[str, Any]) -> str:
+    """Format a row: mean at a quarter, half and the end, the worst seed, when the target was reached, and the time."""
+    curves = np.array(record["return"])
+    mean, last = curves.mean(axis=0), curves[:, -1]
+    at = [len(mean) // 4, len(mean) // 2, len(mean) - 1]
+    shown = " ".join(f"{mean[i]:9.2f}" for i in at)
+    reached = "–" if record["reached"] is None else f"{record['reached']:.0f}"
+    return f"{record['name']:<48} {shown} | worst {last.min():9.2f} | target {reached:>5} | {record['seconds']:7.1f} s"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help="tasks (default: all)")
+    parser.add_argument("--rows", default=",".join(ROWS), help="rows of the table, separated by commas")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--trajectories", type=int, help="per agent (default: the budget of the task)")
+    parser.add_argument("--preset", help="another preset than the task's")
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="replace an option")
+    parser.add_argument("--label", default="", help="added to the names of the files")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
+    parser.add_argument("--list", action="store_true", help="list tasks and rows")
+    parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.tasks if name not in TASKS]:
+        parser.error(f"unknown task {unknown[0]!r}; known: {', '.join(TASKS)}")
+    rows = arguments.rows.split(",")
+    if unknown := [row for row in rows if row not in ROWS]:
+        parser.error(f"unknown row {unknown[0]!r}; known: {', '.join(ROWS)}")
+    if arguments.list:
+        print("tasks:", *TASKS, "\nrows:", *ROWS)
+    elif arguments.table:
+        for path in sorted(arguments.out.glob("*.json")):
+            print(described(json.loads(path.read_text())))
+    else:
+        from jaxbyz.accelerate.setup import prepare
+
+        prepare()
+        for task in arguments.tasks or TASKS:
+            for row in rows:
+                train(task, row, arguments)
+
+
+if __name__ == "__main__":
+    main()

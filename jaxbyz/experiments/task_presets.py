@@ -1,0 +1,70 @@
+"""Presets of tasks: the best options that are known for each, found as docs/tasks.md describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Large batches only (p = 1), a critic per agent, and several clipped steps per batch. Every agent scales its advantages
+# itself, which bounds the size of honest messages.
+CRITIC: dict[str, Any] = {
+    "p": 1.0,
+    "N": 8,
+    "B": 8,
+    "baseline": "critic",
+    "advantages": "normalised",
+    "gae_lambda": 0.95,
+    "gamma": 0.99,
+    "epochs": 8,
+    "minibatches": 2,
+    "hidden": (32, 32),
+    "activation": "tanh",
+    "optimizer": "adam",
+    "eta": 3e-3,
+    "eta_end": 3e-4,
+}
+# Bounded logits keep a policy from becoming deterministic before it has seen a success.
+DISCRETE: dict[str, Any] = {**CRITIC, "output_activation": "tanh", "output_scale": 3.0}
+CONTINUOUS: dict[str, Any] = {**CRITIC, "output_activation": "identity"}
+# Images: gymnax's MinAtar games.
+IMAGE: dict[str, Any] = {
+    **DISCRETE,
+    "activation": "relu",
+    "hidden": (64,),
+    "critic_hidden": (64, 64),
+    "eta": 1e-3,
+    "eta_end": 1e-4,
+    "epochs": 4,
+    "entropy": 0.01,
+    "trajectories": 3000,
+}
+
+TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "acrobot": ("Acrobot: critics, 8 × 4 clipped steps per batch of 8",
+                {**DISCRETE, "env": "Acrobot-v1", "horizon": 500, "minibatches": 4, "trajectories": 500}),
+    "pendulum": ("Pendulum: critics, 8 × 2 clipped steps per batch of 8",
+                 {**CONTINUOUS, "env": "Pendulum-v1", "horizon": 200, "gamma": 0.95, "trajectories": 1000}),
+    "mountaincar": ("MountainCar: critics, actions held for 8 steps",
+                    {**DISCRETE, "env": "MountainCar-v0", "env_param": "hold=8", "horizon": 25, "N": 16, "B": 16,
+                     "entropy": 0.01, "trajectories": 5000}),
+    "mountaincar-continuous": ("MountainCarContinuous: critics, actions held for 8 steps, initial deviation 1",
+                               {**CONTINUOUS, "env": "MountainCarContinuous-v0", "env_param": "hold=8",
+                                "horizon": 125, "initial_std": 1.0, "trajectories": 500}),
+    "lunarlander-critic": ("LunarLander: critics, 4 × 2 clipped steps per batch of 16",
+                           {**DISCRETE, "env": "LunarLander-v3", "horizon": 1000, "hidden": (64, 64),
+                            "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98, "N": 16, "B": 16,
+                            "epochs": 4, "output_scale": 2.0, "eta": 2e-3, "eta_end": 2e-4, "aggregator": "caf",
+                            "trajectories": 3000}),
+    "lunarlander-continuous": ("LunarLanderContinuous: critics, 4 × 2 clipped steps per batch of 16",
+                               {**CONTINUOUS, "env": "LunarLanderContinuous-v3", "horizon": 1000,
+                                "hidden": (64, 64), "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98,
+                                "N": 16, "B": 16, "epochs": 4, "eta": 1e-3, "eta_end": 1e-4, "aggregator": "caf",
+                                "trajectories": 2000}),
+    "catch": ("Catch: critics, 4 × 2 clipped steps per batch of 16",
+              {**DISCRETE, "env": "Catch-bsuite", "horizon": 10, "N": 16, "B": 16, "epochs": 4, "trajectories": 1000}),
+    "breakout": ("Breakout-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
+                 {**IMAGE, "env": "Breakout-MinAtar", "horizon": 1000}),
+    "asterix": ("Asterix-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
+                {**IMAGE, "env": "Asterix-MinAtar", "horizon": 1000}),
+    "spaceinvaders": ("SpaceInvaders-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
+                      {**IMAGE, "env": "SpaceInvaders-MinAtar", "horizon": 1000}),
+}  # fmt: skip
