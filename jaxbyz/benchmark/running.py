@@ -105,12 +105,15 @@ def run_cells(
         if path.exists():
             check_config(path, config, read_result(path, suite).config)
             continue
-        work = target / WORKING / cell.name
-        log(f"[{number}/{len(cells)}] {cell.name}")
+        work = make_folder(target / WORKING / cell.name)
         try:
-            started = time.monotonic()
-            experiment = ensure(config, work, reporter(config.trajectories), checkpoint_every=checkpoint_every)
-            write_result(target, suite, cell, options, config, experiment, time.monotonic() - started)
+            with lock_folder(work):  # before anything is built, so that other processes skip the cell at once
+                if path.exists():
+                    continue
+                log(f"[{number}/{len(cells)}] {cell.name}")
+                started, run = time.monotonic(), work / "run"
+                experiment = ensure(config, run, reporter(config.trajectories), checkpoint_every=checkpoint_every)
+                write_result(target, suite, cell, options, config, experiment, time.monotonic() - started)
         except (Interrupted, KeyboardInterrupt):
             raise
         except BusyError:

@@ -188,7 +188,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 log=log,
             )
         except Interrupted as stop:
-            print_message(f"{stop.folder.name} stopped at iteration {stop.done}; the same command continues")
+            print_message(f"{stop.folder.parent.name} stopped at iteration {stop.done}; the same command continues")
             return 128 + stop.signal
         if not arguments.no_certify:
             failed |= certify_rules(suite, rules_to_certify(suite, entries, cells), arguments.out, log)
