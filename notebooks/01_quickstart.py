@@ -13,8 +13,8 @@ import tempfile
 from IPython.display import Image
 
 import jaxbyz as jb
-from jaxbyz.cli.progress import make_progress
 from jaxbyz.environments.rendering import save_gif
+from jaxbyz.experiments.progress import make_progress
 from jaxbyz.report import plots
 from jaxbyz.report.episodes import render_episode
 from jaxbyz.report.statistics import final_returns

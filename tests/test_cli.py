@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -346,3 +347,15 @@ def test_xla_flags_of_the_user_are_kept(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     set_flags()
     assert {FUSED_SMALL_LOOPS, WIDE_VECTORS} < set(os.environ["XLA_FLAGS"].split()) and agents_can_share_cores()
+
+
+def test_long_commands_say_at_once_that_they_start(monkeypatch, capsys):
+    def loading_fails(*_):
+        raise RuntimeError("the rest of the command")
+
+    monkeypatch.setattr("jaxbyz.accelerate.setup.prepare", loading_fails)
+    for words, expected in ((["train"], "jaxbyz train: starting …\n"), (["train", "--quiet"], ""), (["list"], "")):
+        monkeypatch.setattr(sys, "argv", ["jaxbyz", *words])
+        with pytest.raises(RuntimeError, match="the rest"):
+            main()
+        assert capsys.readouterr().err == expected

@@ -11,9 +11,9 @@ import rich.console
 from tensorboardX.proto.event_pb2 import Event
 
 import jaxbyz as jb
-from jaxbyz.cli.progress import Bar, Lines
+from jaxbyz.experiments.progress import Bar, Lines
 from jaxbyz.experiments.reporters import Progress, ReporterGroup, TensorBoard
-from jaxbyz.experiments.run import run
+from jaxbyz.experiments.run import run, run_experiment
 
 CONFIG = jb.resolve(
     agents=5, byzantine=1, attack="avg-zero", N=4, B=2, p=0.5, kappa="2", horizon=20, hidden=(4,), trajectories=12,
@@ -86,22 +86,33 @@ def test_progress_in_plain_lines(capsys):
         lines.update(Progress(20, 60, 40, 17.25, 5e3, {}))
         lines.update(Progress(60, 60, 100, 20.0, 9e3, {}))
     printed = capsys.readouterr().err.splitlines()
-    assert printed[0].startswith("compiling (")
+    assert printed[0].startswith("compiling")
     # The first line has no pace, because its time includes compilation.
-    assert printed[1] == "iteration 20/60  40/100 trajectories  return 17.2  0 s"
-    assert printed[2].startswith("iteration 60/60  100/100 trajectories  return 20.0  ")
+    assert printed[1] == "40/100 trajectories  return 17.2  0 s"
+    assert printed[2].startswith("100/100 trajectories  return 20.0  ")
     assert "steps/s" in printed[2] and printed[2].endswith(" 0 s left")
+    assert max(map(len, printed)) <= 80
 
 
 def test_progress_bar(monkeypatch):
     screen, console = io.StringIO(), rich.console.Console
     monkeypatch.setattr(
-        "rich.console.Console", lambda stderr: console(file=screen, force_terminal=True, width=130, height=20)
+        "rich.console.Console", lambda stderr: console(file=screen, force_terminal=True, width=80, height=20)
     )
     bar = Bar(total=100)
     with bar:
         bar.update(Progress(20, 60, 40, 17.25, 5e3, {}))
         bar.update(Progress(60, 60, 100, 20.0, 9e6, {}))
     last = screen.getvalue()
-    for part in ("compiling", "60/60 iterations", "100/100 trajectories", "M steps/s", "0:00:00 left"):
+    for part in ("compiling", "100/100", "return", "M steps/s", "0:00:00 left"):
         assert part in last, part
+
+
+def test_progress_is_shown_where_someone_watches(monkeypatch, capsys):
+    monkeypatch.setattr("jaxbyz.experiments.run.someone_watches", lambda: True)
+    monkeypatch.setattr("jaxbyz.experiments.run.run", lambda config, out, reporter: reporter)
+    with run_experiment(trajectories=10) as reporter:
+        assert isinstance(reporter, Lines)
+    assert "compiling" in capsys.readouterr().err
+    monkeypatch.setattr("jaxbyz.experiments.run.someone_watches", lambda: False)
+    assert run_experiment(trajectories=10) is None

@@ -138,7 +138,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, tmp_path):
 def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, capsys, monkeypatch):
     """`train` exits with 128 + the signal's number and says how to continue; `resume` finishes the run."""
     options = flags(TINY)
-    monkeypatch.setattr("jaxbyz.cli.progress.make_progress", lambda total, quiet: StopAt(2))
+    monkeypatch.setattr("jaxbyz.experiments.progress.make_progress", lambda total, quiet: StopAt(2))
     out = str(tmp_path / "run")
     assert main(["train", *options, "--out", out, "--checkpoint-every", "2", "--quiet"]) == 128 + signal.SIGTERM
     assert f"stopped at iteration 2 by SIGTERM; `jaxbyz resume {out}` continues it" in capsys.readouterr().err

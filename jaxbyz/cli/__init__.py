@@ -31,6 +31,20 @@ COMMANDS = {
     "doctor": ("jaxbyz.cli.doctor", "check the installation and report problems"),
     "completion": ("jaxbyz.cli.completion", "print a completion script for a shell"),
 }
+# Commands whose work begins only after JAX has been loaded, which takes longer than people wait without a message.
+LONG = (
+    "train",
+    "resume",
+    "sweep",
+    "plot",
+    "reproduce",
+    "benchmark",
+    "evaluate",
+    "render",
+    "adversary",
+    "certify",
+    "report",
+)
 # package -> the extra that installs it
 OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard", "zmq": "federation"}
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it
@@ -85,6 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
+    command = next((word for word in arguments if word in COMMANDS), None)
+    if argv is None and command in LONG and not {"--quiet", "--json", "-h", "--help"} & set(arguments):
+        print(f"jaxbyz {command}: starting …", file=sys.stderr, flush=True)
     from jaxbyz.accelerate import stored_programs
     from jaxbyz.accelerate.setup import join_processes, prepare
     from jaxbyz.errors import UsageError, first_line

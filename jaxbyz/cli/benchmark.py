@@ -158,7 +158,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.benchmark.tuning import load_step_sizes
-    from jaxbyz.cli.progress import make_progress
+    from jaxbyz.experiments.progress import make_progress
     from jaxbyz.experiments.run import Interrupted
     from jaxbyz.reproduction.subprocesses import run_in_processes
 

@@ -97,7 +97,7 @@ def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def make_reporter(config: Config, arguments: argparse.Namespace) -> Reporter:
     """Return the progress on the terminal, and TensorBoard if requested."""
-    from jaxbyz.cli.progress import make_progress
+    from jaxbyz.experiments.progress import make_progress
     from jaxbyz.experiments.reporters import ReporterGroup, TensorBoard
 
     progress = make_progress(config.trajectories, arguments.quiet)

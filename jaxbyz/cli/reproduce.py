@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Train what is missing, draw the figures and write the table; the exit code is 1 if a training failed."""
     if arguments.jobs > 1:  # processes that share a GPU must not reserve most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from jaxbyz.cli.progress import make_progress
     from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.progress import make_progress
     from jaxbyz.report.plots import save
     from jaxbyz.reproduction.comparison import write_comparison
     from jaxbyz.reproduction.drawing import draw_figure

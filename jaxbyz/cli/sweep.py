@@ -27,8 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the sweep; the exit code is 1 if a member failed or became non-finite."""
     from jaxbyz.cli.common import print_message
-    from jaxbyz.cli.progress import make_progress
     from jaxbyz.errors import UsageError
+    from jaxbyz.experiments.progress import make_progress
     from jaxbyz.experiments.run import Interrupted
     from jaxbyz.experiments.sweep import load_sweep, run_sweep
     from jaxbyz.files import json_text

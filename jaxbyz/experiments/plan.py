@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -89,9 +91,14 @@ def cached_algorithm(config: Config, iterations: int = 1) -> Algorithm:
     return _build_once(*_essential(config, iterations), Registry.revision)
 
 
-def describe_algorithm(config: Config, iterations: int) -> str:
-    """Describe the algorithm of a configuration, in the same words for configurations that compile alike."""
-    return repr(_essential(config, iterations))
+def describe_algorithm(config: Config, iterations: int) -> str | None:
+    """Describe the algorithm of a configuration, in the same words for configurations that compile alike.
+
+    None if an option names a file or folder, as that of a learned attack, because its contents may change.
+    """
+    texts = [value for value in vars(config).values() if isinstance(value, str)]
+    words = [word for text in texts for word in (text, *re.split("[:=,+]", text))]
+    return None if any(map(os.path.exists, words)) else repr(_essential(config, iterations))
 
 
 def _essential(config: Config, iterations: int) -> tuple[Config, int]:

@@ -23,6 +23,7 @@ from jaxbyz.experiments.history import History
 from jaxbyz.experiments.ineffective import without_effect
 from jaxbyz.experiments.plan import Plan, describe_algorithm, make_plan
 from jaxbyz.experiments.policy_methods import PolicyMethods
+from jaxbyz.experiments.progress import make_progress, someone_watches
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.settings import RunSettings, make_settings
 from jaxbyz.experiments.signals import StopRequest, catch_stop_request
@@ -83,10 +84,12 @@ def run_experiment(
     Args:
         preset: the preset to start from; by default the one of the environment.
         out: the folder for the results; None writes nothing.
-        reporter: is told about the progress.
+        reporter: is told about the progress; by default it is printed in a terminal and in a notebook.
         **options: fields of `Config`.
     """
     config = resolve(preset, **with_task_of_start(options))
+    if reporter is None and someone_watches():
+        reporter = make_progress(config.trajectories, quiet=False)
     for line in without_effect(config, options):
         warnings.warn(line, stacklevel=2)
     return run(config, out, reporter)

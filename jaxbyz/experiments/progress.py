@@ -49,7 +49,7 @@ class Lines:
         self.pace = Pace()
 
     def __enter__(self) -> Lines:
-        print("compiling (about ten seconds; under a minute for LunarLander) …", file=sys.stderr, flush=True)
+        print("compiling, or loading what was compiled before …", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -63,16 +63,15 @@ class Lines:
             return
         self.last = now
         print(
-            f"iteration {progress.iteration}/{progress.iterations}  {progress.trajectories}/{self.total} trajectories  "
-            f"return {progress.honest_return:.1f}  {now - self.started:.0f} s"
-            + ("" if pace is None else f"  {pace[0]:,.0f} steps/s  {pace[1]:.0f} s left"),
+            f"{progress.trajectories}/{self.total} trajectories  return {progress.honest_return:.1f}  "
+            f"{now - self.started:.0f} s" + ("" if pace is None else f"  {pace[0]:,.0f} steps/s  {pace[1]:.0f} s left"),
             file=sys.stderr,
             flush=True,
         )
 
 
 class Bar:
-    """Shows a bar with iterations, trajectories, honest return, speed, elapsed and remaining time."""
+    """Shows a bar with trajectories per agent, honest return, speed, elapsed and remaining time, within 80 columns."""
 
     def __init__(self, total: int):
         from rich.console import Console
@@ -103,13 +102,18 @@ class Bar:
         pace = self.pace(progress)
         self.bar.update(
             self.task,
-            description=f"{progress.iteration}/{progress.iterations} iterations",
+            description=f"{progress.trajectories}/{self.total}",
             total=progress.iterations,
             completed=progress.iteration,
-            numbers=f"{progress.trajectories}/{self.total} trajectories  return [bold]{progress.honest_return:.1f}[/]"
+            numbers=f"return [bold]{progress.honest_return:.1f}[/]"
             + ("" if pace is None else f"  {pace[0] / 1e6:.2f} M steps/s"),
             left="" if pace is None else f"{timedelta(seconds=round(pace[1]))} left",
         )
+
+
+def someone_watches() -> bool:
+    """Whether standard error is read by a person: in a terminal or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def make_progress(total: int, quiet: bool) -> Reporter:
