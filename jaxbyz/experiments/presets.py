@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxbyz.experiments.mujoco_presets import MUJOCO_PRESETS
 from jaxbyz.experiments.task_presets import TASK_PRESETS
 
 # Table 1 of the paper.
@@ -112,11 +113,12 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "lunarlander-best": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF",
                          _BEST_LUNARLANDER),
     **TASK_PRESETS,
+    **MUJOCO_PRESETS,
 }  # fmt: skip
 
 # The preset of an environment when none is named.
 DEFAULT_PRESET = {
-    **{options["env"]: name for name, (_, options) in TASK_PRESETS.items()},
+    **{options["env"]: name for name, (_, options) in (TASK_PRESETS | MUJOCO_PRESETS).items()},
     "CartPole-v1": "cartpole",
     "LunarLander-v3": "lunarlander",
 }

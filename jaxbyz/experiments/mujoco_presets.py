@@ -1,0 +1,29 @@
+"""Presets of the MuJoCo tasks: a critic per agent and several clipped steps per batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxbyz.experiments.task_presets import CONTINUOUS
+
+_MUJOCO: dict[str, Any] = {
+    **CONTINUOUS,
+    "horizon": 1000,
+    "hidden": (64, 64),
+    "critic_hidden": (64, 64),
+    "critic_eta": 1e-3,
+    "critic_steps": 32,
+    "minibatches": 4,
+    "eta": 1e-3,
+    "eta_end": 1e-4,
+}
+
+MUJOCO_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "inverted-pendulum": ("InvertedPendulum: critics, 8 × 4 clipped steps per batch of 8",
+                          {**_MUJOCO, "env": "InvertedPendulum-v5", "eta": 3e-3, "eta_end": 3e-4,
+                           "trajectories": 800}),
+    "hopper": ("Hopper: critics, 8 × 4 clipped steps per batch of 16",
+               {**_MUJOCO, "env": "Hopper-v5", "N": 16, "B": 16, "trajectories": 6400}),
+    "half-cheetah": ("HalfCheetah: critics, 8 × 4 clipped steps per batch of 8",
+                     {**_MUJOCO, "env": "HalfCheetah-v5", "trajectories": 3200}),
+}  # fmt: skip
