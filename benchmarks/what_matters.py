@@ -6,8 +6,8 @@
 
 The experiments are `page` (large and small batches), `agents` (their number), `price` (rules without Byzantine agents),
 `kappa` (rounds of agreement) and `components` (baseline, logits, decay, weight clipping). The tasks are those of the
-benchmark's suite v1, with their budgets. Every variant has its own step size: the best of a grid on five tuning seeds;
-the numbers are those of ten other seeds. All step sizes and seeds of a variant are one compiled program. Each variant
+benchmark's suite v1, with their budgets. Every variant has its own step size: the best of a grid on tuning seeds; the
+numbers are those of ten other seeds, of 40 on the tabular MDP. All step sizes and seeds of a variant are one compiled program. Each variant
 has one small JSON file; files that exist are not computed again.
 """
 
@@ -40,6 +40,7 @@ class Effort(NamedTuple):
     seeds: range = range(10)
 
 
+MANY_SEEDS = Effort(tuning_seeds=range(1000, 1010), seeds=range(40))  # for the tabular MDP, which is cheap
 QUICK = Effort((0.5, 1.0, 2.0), range(1000, 1003), range(6))
 
 
@@ -180,23 +181,31 @@ def _summary(effort: Effort, eta: float, budget: int, metrics: Any) -> dict[str,
 
 
 def table(folder: Path) -> str:
-    """Return a Markdown table of all files: interquartile means with 95 % intervals at the best step size."""
+    """Return Markdown tables of all files: interquartile means with 95 % intervals at the best step size."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for path in folder.glob("*.json"):
+        data = json.loads(path.read_text())
+        found.setdefault((path.name.split(".")[0], data["task"]), []).append(data)
+    lines = []
+    for (experiment, task), files in sorted(found.items()):
+        order = [variant.name for variant in EXPERIMENTS[experiment](task)]
+        lines += ["", f"### {experiment}, {task}", "", "| variant | p | η | average return | at the end | worst seed |"]
+        lines.append("| --- " * 6 + "|")
+        for data in sorted(files, key=lambda data: order.index(data["variant"])):
+            for row in data["rows"]:
+                best = row["best"]
+                average, final = (np.array(row[kind][best], float) for kind in ("average", "final"))
+                cells = [f"{e.value:.4g} ({e.low:.4g} to {e.high:.4g})" for e in map(_iqm, (average, final))]
+                edge = " (end of the grid)" if best in (0, len(row["eta"]) - 1) else ""
+                cells = [data["variant"], f"{row['p']:g}", f"{row['eta'][best]:g}{edge}", *cells, f"{final.min():.4g}"]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines).strip()
+
+
+def _iqm(values: np.ndarray) -> Any:
     from jaxbyz.report.statistics import stratified_iqm
 
-    lines = ["| experiment | task | variant | p | η | average return | final return |", "| --- " * 7 + "|"]
-    for path in sorted(folder.glob("*.json")):
-        data = json.loads(path.read_text())
-        for row in data["rows"]:
-            best = row["best"]
-            found = [stratified_iqm([np.array(row[kind][best], float)]) for kind in ("average", "final")]
-            cells = [f"{e.value:.4g} ({e.low:.4g} to {e.high:.4g})" for e in found]
-            edge = " (edge)" if best in (0, len(row["eta"]) - 1) else ""
-            experiment = path.name.split(".")[0]
-            lines.append(
-                f"| {experiment} | {data['task']} | {data['variant']} | {row['p']} | {row['eta'][best]}{edge} | "
-                f"{cells[0]} | {cells[1]} |"
-            )
-    return "\n".join(lines)
+    return stratified_iqm([values])
 
 
 def ranks(folder: Path, suite: str) -> str:
@@ -283,7 +292,7 @@ def main() -> None:
     prepare()
     from jaxbyz.files import json_text, write_text
 
-    effort = QUICK if arguments.quick else Effort()
+    effort = QUICK if arguments.quick else MANY_SEEDS if arguments.task == "tabular" else Effort()
     for name in missing:
         print(name, flush=True)
         write_text(paths[name], json_text(measure(arguments.task, known[name], arguments.coin, effort)) + "\n")

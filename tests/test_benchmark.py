@@ -13,12 +13,14 @@ from benchmark_results import SUITE, entries, made_up, make_results, write_suite
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.results import hash_of, load_results, read_result, result_path
+from jaxbyz.benchmark.results import hash_of, load_results, measurements, read_result, result_path
 from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
+from jaxbyz.benchmark.tuning import average_returns
 from jaxbyz.benchmark.verify import check_result, compare
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
+from jaxbyz.experiments.run import run
 from jaxbyz.report.statistics import interquartile_mean, probability_of_improvement, stratified_iqm, window_averages
 
 # A released suite never changes: a new number here means that it must have a new name instead.
@@ -313,6 +315,18 @@ def test_run_resumes_and_verify_repeats(tmp_path, capsys):
     mine.write_text(MINE + "eta = 0.3\n")
     assert main([*command, "--no-certify"]) == 2
     assert "made with other options (eta)" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_factor_on_the_step_size_is_another_step_size(tmp_path):
+    """Training with twice the step size agrees with the factor 2, and the factor 1 changes nothing."""
+    suite = load_suite(write_suite(tmp_path))
+    cell, options = Cell("easy", "k5", "robust", "avg-zero"), entries()["robust"].options
+    config = cell_config(suite, cell, {**options, "eta": 0.1, "eta_end": 0.05})
+    found = average_returns(config, np.array([1.0, 2.0]))
+    for eta, value in ((0.1, found[0]), (0.2, found[1])):
+        config = cell_config(suite, cell, {**options, "eta": eta, "eta_end": eta / 2})
+        assert value == pytest.approx(np.mean(measurements(config, run(config))["average"]), rel=1e-4)
 
 
 @pytest.mark.slow
