@@ -7,8 +7,8 @@
 The experiments are `page` (large and small batches), `agents` (their number), `price` (rules without Byzantine agents),
 `kappa` (rounds of agreement) and `components` (baseline, logits, decay, weight clipping). The tasks are those of the
 benchmark's suite v1, with their budgets. Every variant has its own step size: the best of a grid on tuning seeds; the
-numbers are those of ten other seeds, of 40 on the tabular MDP. All step sizes and seeds of a variant are one compiled program. Each variant
-has one small JSON file; files that exist are not computed again.
+numbers are those of ten other seeds, of 40 on the tabular MDP. All step sizes and seeds of a variant are one compiled
+program. Each variant has one small JSON file; files that exist are not computed again.
 """
 
 from __future__ import annotations
