@@ -7,9 +7,15 @@ its seal is damaged; neither is used. `policy.npz` holds the last finite policie
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
+import re
 import shutil
+import sys
+import threading
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -40,6 +46,7 @@ from jaxbyz.training.run import Run
 CHECKPOINT_FORMAT = 1
 FOLDER = "checkpoints"
 OPTION_TYPES = {"checkpoint_every": int, "mesh": str, "chosen_mesh": str}  # of `options.json`
+NO_SPACE = re.compile("RESOURCE_EXHAUSTED|No space left", re.IGNORECASE)  # how TensorStore reports a full disk
 KEEP = 2  # the newest, and the one before it in case the newest is damaged
 
 
@@ -93,7 +100,8 @@ def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
             raise  # the disk is fine, but another process was lost
         if is_first_process():
             _remove_unfinished(folder)
-        why = getattr(error, "strerror", None) or first_line(error)
+        text = first_line(error)
+        why = getattr(error, "strerror", None) or ("No space left on device" if NO_SPACE.search(text) else text)
         raise UsageError(
             f"{path}: the checkpoint could not be written ({why[:300]}); earlier checkpoints are unchanged"
         ) from error
@@ -194,8 +202,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    remove_leftovers(folder / FOLDER)
-    for unfinished in (folder / FOLDER).glob("*.orbax-checkpoint-tmp*"):
+    parent = refuse_links(folder, FOLDER)
+    remove_leftovers(parent)
+    for unfinished in parent.glob("*.orbax-checkpoint-tmp*"):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
@@ -262,10 +271,35 @@ def _digests(checkpoint: Path) -> Iterator[tuple[str, str]]:
             yield name, "not a file"
 
 
+@contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Keep the tracebacks of Orbax's threads off the terminal: `save` reports the same failure in one line.
+
+    After a failure they stay quiet, because some of them end later than the block.
+    """
+    logger, in_threads, in_callbacks = logging.getLogger("absl"), threading.excepthook, sys.unraisablehook
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    threading.excepthook = lambda args: None if _of_orbax(args.exc_traceback) else in_threads(args)
+    sys.unraisablehook = lambda args: None if "Event loop is closed" in str(args.exc_value) else in_callbacks(args)
+    yield
+    logger.setLevel(level)
+    threading.excepthook, sys.unraisablehook = in_threads, in_callbacks
+
+
+def _of_orbax(trace: types.TracebackType | None) -> bool:
+    """Return whether an exception passed through a module of Orbax."""
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").startswith("orbax."):
+            return True
+        trace = trace.tb_next
+    return False
+
+
 def _write(path: Path, checkpoint: Checkpoint) -> None:
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+    with _quiet_threads(), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         checkpointer.save(
             path.absolute(),
             ocp.args.Composite(
