@@ -199,3 +199,19 @@ def test_bad_values_end_in_one_line(options, message):
         jb.resolve(**options)
     with pytest.raises(jb.UsageError, match=message.replace(r"\.?0?", "").replace("drop=1.0", "drop=1")):
         Delivery(**options).check()
+
+
+def test_local_steps_follow_own_estimates_and_then_messages_are_exchanged():
+    algorithm = decbyzpg(optimizer=optax.sgd(0.1), attack="avg-zero", local_steps=2, p=1.0)
+    step, state = jax.jit(algorithm.step), algorithm.init(KEY)
+    alone, metrics = step(state, jnp.bool_(True))
+    np.testing.assert_allclose(alone.parameters, state.parameters + 0.1 * alone.estimate, rtol=1e-5, atol=1e-6)
+    assert len(np.unique(np.asarray(alone.estimate), axis=0)) == 5  # every agent has its own
+    assert float(metrics.bytes_sent) == 0 and int(metrics.rounds) == 0 and float(metrics.diameter) > 0.01
+    np.testing.assert_allclose(metrics.shares, [0.25] * 4 + [0.0])  # honest agents trust themselves
+    _, metrics = step(alone, jnp.bool_(True))
+    assert float(metrics.diameter) < 1e-4 and int(metrics.rounds) == 4
+    assert float(metrics.bytes_sent) == 5 * 5 * (4 + 1) * POLICY.size * 4
+    assert step._cache_size() == 1
+    with pytest.raises(jb.UsageError, match="local_steps=0: must be at least 1"):
+        decbyzpg(local_steps=0)

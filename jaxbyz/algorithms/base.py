@@ -16,7 +16,7 @@ from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
-from jaxbyz.rules import Rule
+from jaxbyz.rules import Outcome, Rule
 from jaxbyz.sampling.page import Page, Sampler
 
 DEFAULT_PAGE = Page()
@@ -176,6 +176,16 @@ def ascend(
     """Take one optimizer step uphill per agent. Optax minimises, hence the minus sign."""
     updates, state = jax.vmap(optimizer.update)(-direction, state, parameters)
     return optax.apply_updates(parameters, updates), state
+
+
+def choose(condition: Array, one: Any, other: Any) -> Any:
+    """Return one of two trees of the same structure."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+
+
+def own_step(estimates: Float[Array, "R D"], rules: Any, places: Places) -> Outcome:
+    """Return what the agents on this device use in the place of aggregates if nothing is sent: their own estimates."""
+    return Outcome(estimates, places.local(jnp.eye(places.agents, dtype=estimates.dtype)), rules)
 
 
 def previous_estimate(page: Page, state: State) -> Float[Array, "K D"]:

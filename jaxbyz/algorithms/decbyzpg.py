@@ -16,10 +16,12 @@ from jaxbyz.algorithms.base import (
     State,
     always_large,
     ascend,
+    choose,
     initial_critics,
     initial_state,
     iteration_keys,
     next_anchor,
+    own_step,
     previous_estimate,
 )
 from jaxbyz.algorithms.messages import message_keys, repeat
@@ -34,6 +36,7 @@ from jaxbyz.algorithms.metrics import (
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_rule
 from jaxbyz.environments import Environment, agent_params
+from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, exchange, omniscient_view
@@ -60,6 +63,7 @@ def decbyzpg(
     p: float = 0.2,
     period: int | None = None,
     delivery: Delivery = DEFAULT_DELIVERY,
+    local_steps: int = 1,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build DecByzPG: every agent samples, aggregates what it receives, takes a step, and agrees on parameters.
@@ -79,6 +83,8 @@ def decbyzpg(
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
         delivery: which messages reach their receivers; by default all of them.
+        local_steps: messages are exchanged in every iteration of this number; in the others, every agent takes a step
+            along its own estimate.
         unsafe: allow more Byzantine agents than the named rules tolerate among those whose messages they see.
 
     Raises:
@@ -90,6 +96,11 @@ def decbyzpg(
     defended = byzantine if assumed_byzantine is None else assumed_byzantine
     aggregator = make_rule(aggregator, delivery.voters(K), defended, unsafe=unsafe)
     agreement = make_agreement(agreement, present, defended, unsafe=unsafe)
+    if local_steps < 1:
+        raise UsageError(f"local_steps={local_steps}: must be at least 1")
+    committee = None if agreement is None else agreement.rule.committee
+    if committee is not None and (present < K or delivery.drop):
+        raise UsageError("agreement=committees: needs participation=1 and drop=0")
     attack = make_attack(attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     sample = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
@@ -105,6 +116,7 @@ def decbyzpg(
         t, theta = state.step, state.parameters
         keys = iteration_keys(state, K)
         mask = schedule(keys.schedule, t)
+        exchanging = (t + 1) % local_steps == 0
 
         # Line 5: sample M = N or B trajectories.
         v_before = previous_estimate(page, state)
@@ -124,11 +136,18 @@ def decbyzpg(
             # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
             messages, mail = arrivals.collect(v_tilde.estimate, now.mail)
             v = exchange(key.gradients, heard, now.rules, messages, on_gradients, places)
+            if local_steps > 1:
+                v, mail = choose(exchanging, (v, mail), (own_step(own.estimate, now.rules, places), now.mail))
             # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
             stepped = ascend(optimizer, v.rows, now.optimizer, now.parameters)
             theta_tilde, optimizer_state = arrivals.only_present(stepped, (now.parameters, now.optimizer), places)
             # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
             agreed = run_agreement(key.parameters, arrivals.heard_in(agreement), theta_tilde, on_parameters, places)
+            gathers = agreed.rounds.astype(jnp.float32)
+            if local_steps > 1:
+                agreed = choose(
+                    exchanging, agreed, run_agreement(key.parameters, None, theta_tilde, on_parameters, places)
+                )
             theta_next = arrivals.only_present(agreed.parameters, now.parameters, places)
 
             first_rule_state = places.first_agent(now.rules)
@@ -149,8 +168,8 @@ def decbyzpg(
             measured = StepResults(
                 aggregate_norms=norms, shares=shares, finite_proposals=finite > 0,
                 parameters=arrivals.only_present(agreed.everyone, before), rounds=agreed.rounds,
-                bytes_sent=decentralised_bytes(present, D, rounds, delivery.message_bytes(D)),
-                bytes_moved=decentralised_moved(places, delivery.sized(aggregator), D, rounds),
+                bytes_sent=exchanging * decentralised_bytes(present, D, rounds, delivery.message_bytes(D), committee),
+                bytes_moved=decentralised_moved(places, delivery.sized(aggregator), D, gathers),
                 takes_part=arrivals.takes_part,
             )  # fmt: skip
             return following, v_tilde, measured

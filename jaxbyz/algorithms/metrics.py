@@ -126,8 +126,20 @@ def finite_rows(vectors: Float[Array, "K D"]) -> Bool[Array, " K"]:
     return jnp.all(jnp.isfinite(vectors), axis=1)
 
 
-def decentralised_bytes(K: int, D: int, rounds: Array, gradient_bytes: int | None = None) -> Array:
-    """Bytes sent per iteration by K agents without a server: a gradient and κ parameter vectors from each to each."""
+def decentralised_bytes(
+    K: int, D: int, rounds: Array, gradient_bytes: int | None = None, committee: int | None = None
+) -> Array:
+    """Bytes sent per iteration by K agents without a server: a gradient and κ parameter vectors from each to each.
+
+    Args:
+        K: the number of agents.
+        D: the number of parameters.
+        rounds: the agreement rounds κ.
+        gradient_bytes: the size of a gradient message, if it is compressed.
+        committee: the number of agents that each agent sends its parameters to, if it is not K.
+    """
+    if committee is not None:
+        rounds = rounds * (committee / K)
     if gradient_bytes in (None, D * FLOAT_BYTES):
         return (1.0 + rounds) * float(K * K * D * FLOAT_BYTES)
     return float(K * K * gradient_bytes) + rounds * float(K * K * D * FLOAT_BYTES)

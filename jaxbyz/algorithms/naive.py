@@ -45,12 +45,13 @@ def dec_page_pg(
     p: float = 0.2,
     period: int | None = None,
     delivery: Delivery = DEFAULT_DELIVERY,
+    local_steps: int = 1,
 ) -> Algorithm:
     """Build Dec-PAGE-PG: DecByzPG with the mean and without agreement; not fault-tolerant. Arguments as there."""
     return decbyzpg(
         environment, policy, agents=agents, aggregator=mean(skip_missing=delivery.leaves_gaps), agreement=None,
         optimizer=optimizer, byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
-        delivery=delivery,
+        delivery=delivery, local_steps=local_steps,
     )  # fmt: skip
 
 

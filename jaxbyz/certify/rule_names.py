@@ -23,6 +23,8 @@ def named_rule(name: str, agents: int, byzantine: int) -> Rule:
     rule: Rule | None = agreements[part].build(agents, byzantine, **options)
     if rule is None:
         raise UsageError(f"{name}: there is no rule to certify")
+    if rule.committee is not None:
+        raise UsageError(f"{name}: certify the rule of a committee, with as many agents as it has members")
     return rule
 
 
@@ -69,4 +71,8 @@ def largest_tolerated(name: str, agents: int) -> int | None:
 def every_rule() -> list[str]:
     """Return all aggregators, the paper's two behind each pre-aggregator, and all agreements."""
     chains = [f"{pre.name}+{last}" for pre in pre_aggregators for last in ("krum", "rfa")]
-    return [*aggregators.names(), *chains, *(AGREEMENT + name for name in agreements.names() if name != "none")]
+    return [
+        *aggregators.names(),
+        *chains,
+        *(AGREEMENT + name for name in agreements.names() if name not in ("none", "committees")),
+    ]

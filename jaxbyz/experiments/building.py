@@ -100,7 +100,7 @@ def build_parts(
     agreement = agreement_of(config)
     check_rule(aggregator, voters, policy.size)
     if agreement is not None:
-        check_rule(agreement.rule, delivery.present(K), policy.size)
+        check_rule(agreement.rule, agreement.rule.committee or delivery.present(K), policy.size)
     components = {
         "agents": K,
         "byzantine": f,
@@ -113,6 +113,7 @@ def build_parts(
         "p": config.p,
         "period": config.period,
         "delivery": delivery,
+        "local_steps": config.local_steps,
         "unsafe": config.unsafe,
     }
     return Parts(environment, policy, components)

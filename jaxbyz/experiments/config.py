@@ -200,6 +200,10 @@ class Config:
         "none", "compression of gradients: top-k:share=0.1, sign, int8, with error feedback", registry=compressors,
         needs=[need.algorithm_takes("delivery")],
     )  # fmt: skip
+    local_steps: int = option(
+        1, "exchange messages in every iteration of this number; otherwise agents step along their own estimates",
+        allowed=COUNT, needs=[need.algorithm_takes("local_steps")],
+    )  # fmt: skip
     seeds: int = option(1, "number of seeds, trained side by side", allowed=COUNT)
     seed: int = option(0, "the first seed; the others are seed + 1, seed + 2, …", allowed=SEED)
     coin: str = option(

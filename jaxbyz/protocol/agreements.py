@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxbyz.errors import UsageError
 from jaxbyz.protocol import graphs
+from jaxbyz.protocol.committees import committees
 from jaxbyz.protocol.communication import Adversary, exchange, receive, round_keys
 from jaxbyz.protocol.placement import Places
 from jaxbyz.registry import Registry
@@ -124,6 +126,8 @@ def agree_once(
         sent: `[K, D]`, the messages that the agent got; its own row is true.
         index: `[]`, its number.
     """
+    if rule.committee is not None:
+        raise UsageError("agreement=committees: runs within one program only")
     state = rule.init(*sent.shape)
     return receive(round_keys(key_of_round(key, i)), rule, state, sent, sent[index], index).rows
 
@@ -169,3 +173,4 @@ agreements.add(
     "CS₊-RG: averaging on a graph, clipped at the distance of the 2b-th farthest neighbour", HALF,
     read_if=READ_ON_RANDOM_GRAPHS,
 )  # fmt: skip
+agreements.add("committees", committees, "a rule within random committees, about K·log K messages per round", THIRD)

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Forge, Memory, View
+from jaxbyz.protocol.committees import draw_committees, scatter_outcomes
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
+COMMITTEES_AT_ONCE = 1024
 RECEIVERS_AT_ONCE = 64  # more receivers than this are processed in turn, so that no [K, K, D] array is materialised
 
 
@@ -133,6 +135,8 @@ def exchange(
     """
     K, D = messages.shape
     places = Places(K) if places is None else places
+    if rule.committee is not None:
+        return _exchange_in_committees(key, rule, messages, adversary, places)
     forge = adversary.forge
     keys = round_keys(key)
     first = places.first_agent(states)
@@ -160,3 +164,25 @@ def exchange(
     if places.per_device <= RECEIVERS_AT_ONCE:
         return jax.vmap(receive_at)(receivers)
     return jax.lax.map(receive_at, receivers, batch_size=RECEIVERS_AT_ONCE)
+
+
+def _exchange_in_committees(
+    key: PRNGKeyArray, rule: Rule, messages: Float[Array, "K D"], adversary: Adversary, places: Places
+) -> Outcome:
+    """Run one round in which agents send to the members of their committee only; see `jaxbyz.protocol.committees`.
+
+    The adversary sees one committee at a time, with the rule that its members apply.
+    """
+    assert rule.committee is not None
+    within = rule._replace(committee=None)
+    key_draw, key_rounds = jax.random.split(key)
+    members, sitting_out = draw_committees(key_draw, messages.shape[0], rule.committee)
+
+    def one_committee(inputs: tuple[PRNGKeyArray, Int[Array, " s"]]) -> Outcome:
+        key, who = inputs
+        local = adversary._replace(mask=adversary.mask[who])
+        return exchange(key, within, (), messages[who], local)
+
+    keys = jax.random.split(key_rounds, members.shape[0])
+    found = jax.lax.map(one_committee, (keys, members), batch_size=COMMITTEES_AT_ONCE)
+    return jax.tree.map(places.local, scatter_outcomes(messages, members, sitting_out, found))

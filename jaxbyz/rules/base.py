@@ -62,6 +62,7 @@ class Rule(NamedTuple):
         stateful: the result depends on the state.
         graph: `[K, K]`, mixing weights (receiver, sender) of a rule on a graph; None if every agent hears all others.
         moves: row i of the result does not belong to message i, as in bucketing.
+        committee: the rule is for this many messages and is applied within random committees; None for all K messages.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
@@ -71,6 +72,7 @@ class Rule(NamedTuple):
     stateful: bool = False
     graph: Any = None
     moves: bool = False
+    committee: int | None = None
 
 
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Rule:
