@@ -46,7 +46,14 @@ LONG = (
     "report",
 )
 # package -> the extra that installs it
-OPTIONAL = {"matplotlib": "plots", "PIL": "plots", "tensorboardX": "tensorboard", "zmq": "federation"}
+OPTIONAL = {
+    "matplotlib": "plots",
+    "PIL": "plots",
+    "tensorboardX": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "zmq": "federation",
+}
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it
 
 
@@ -110,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     prepare()
-    stored_programs.enable(argv is None and "--import" not in arguments)
+    stored_programs.enable(argv is None and not any(word.startswith("--import") for word in arguments))
     try:
         if "--distributed" in arguments:
             join_processes()  # before any import that starts JAX, such as gymnax

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxbyz.errors import UsageError
@@ -60,6 +60,19 @@ def selected_parameters(arguments: argparse.Namespace, data: RunData) -> np.ndar
     return parameters[:, arguments.agent]
 
 
+def load_runs(folders: Sequence[str]) -> list[RunData]:
+    """Load runs to draw, and say which of them are not finished."""
+    from jaxbyz.report.runs import load_runs as load
+
+    runs = load(folders)
+    for run in runs:
+        if not run.finished:
+            print_message(
+                f"{run.folder} is not finished; its first {run.metrics['returns'].shape[1]} iterations are shown"
+            )
+    return runs
+
+
 def check_index(name: str, index: int, size: int) -> None:
     """Refuse an index that is not one of 0 to size − 1."""
     if not 0 <= index < size:
@@ -79,7 +92,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--quiet", action="store_true", help="print no progress and no table")
-    parser.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
+    group = parser.add_argument_group("logging")
+    group.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
+    group.add_argument("--wandb", metavar="PROJECT", help="log every metric to this project of Weights & Biases")
+    group.add_argument("--mlflow", metavar="EXPERIMENT", help="log every metric to this experiment of MLflow")
+    group.add_argument(
+        "--evaluate-every", type=int, metavar="N",
+        help="play fresh episodes with the policy of the first agent every N iterations, and at the end",
+    )  # fmt: skip
+    group.add_argument(
+        "--evaluate-episodes", type=int, metavar="M", default=20, help="episodes per evaluation and seed (default 20)"
+    )
 
 
 def silence_other_processes(arguments: argparse.Namespace) -> None:
@@ -88,6 +111,7 @@ def silence_other_processes(arguments: argparse.Namespace) -> None:
 
     if arguments.distributed and not is_first_process():
         arguments.quiet, arguments.json, arguments.tensorboard = True, False, None
+        arguments.wandb = arguments.mlflow = arguments.evaluate_every = None
 
 
 def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -95,15 +119,27 @@ def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"checkpoint_every": arguments.checkpoint_every, "mesh": arguments.mesh}
 
 
-def make_reporter(config: Config, arguments: argparse.Namespace) -> Reporter:
-    """Return the progress on the terminal, and TensorBoard if requested."""
+def make_reporter(
+    config: Config, arguments: argparse.Namespace, name: str | None = None, tags: Sequence[str] = ()
+) -> Reporter:
+    """Return the progress on the terminal, and the loggers and evaluations that the options request."""
+    from jaxbyz.experiments.loggers import MLflow, WeightsAndBiases
+    from jaxbyz.experiments.periodic_evaluation import PeriodicEvaluation
     from jaxbyz.experiments.progress import make_progress
     from jaxbyz.experiments.reporters import ReporterGroup, TensorBoard
 
-    progress = make_progress(config.trajectories, arguments.quiet)
-    if arguments.tensorboard is None:
-        return progress
-    return ReporterGroup(TensorBoard(arguments.tensorboard, config.seed, print_message), progress)
+    reporters: list[Reporter] = []
+    if arguments.tensorboard is not None:
+        reporters.append(TensorBoard(arguments.tensorboard, config.seed, print_message))
+    if arguments.wandb is not None:
+        reporters.append(WeightsAndBiases(config, arguments.wandb, name, tags))
+    if arguments.mlflow is not None:
+        reporters.append(MLflow(config, arguments.mlflow, name, tags))
+    group = ReporterGroup(*reporters, make_progress(config.trajectories, arguments.quiet))
+    if arguments.evaluate_every is None:
+        return group
+    every, episodes = arguments.evaluate_every, arguments.evaluate_episodes
+    return PeriodicEvaluation(config, every, episodes, folder=arguments.out, reporter=group)
 
 
 def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment]) -> int:
@@ -146,7 +182,7 @@ def _print_results(experiment: Experiment, arguments: argparse.Namespace, second
     elif not arguments.quiet:
         print(summary_table(experiment.config, summary))
     if arguments.out is None and not arguments.quiet:
-        print_message("nothing was written; --out DIR saves metrics and policy")
+        print_message("nothing was written (--no-save)")
 
 
 def _exit_after_lost_process(arguments: argparse.Namespace, error: Exception) -> NoReturn:

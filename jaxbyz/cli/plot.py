@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from jaxbyz.cli.common import check_at_least, print_message
+from jaxbyz.cli.common import check_at_least, load_runs, print_message
 
 KINDS = {
     "curves": "a metric against trajectories",
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw, and print the name of the file."""
     from jaxbyz.errors import UsageError
     from jaxbyz.report import plots
-    from jaxbyz.report.runs import labels, load_runs
+    from jaxbyz.report.runs import labels
     from jaxbyz.report.tables import RETURN_LEVELS, comparison
 
     _fill_in_defaults(arguments)

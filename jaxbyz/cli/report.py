@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jaxbyz.cli.common import check_at_least
+from jaxbyz.cli.common import check_at_least, load_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and print its name."""
     from jaxbyz.report.html_report import write_report
-    from jaxbyz.report.runs import load_runs
 
     check_at_least(arguments, width=1, animations=0)
     page = write_report(

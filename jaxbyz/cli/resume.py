@@ -6,6 +6,7 @@ On the same devices and versions the result is bitwise that of an uninterrupted 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from jaxbyz.cli import common
 
@@ -22,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resume; the exit codes are those of `run_and_report`."""
+    from jaxbyz.experiments import run_record
     from jaxbyz.experiments.extension import check_extension, extend
     from jaxbyz.experiments.run import resume
     from jaxbyz.experiments.run_folder import load_config
@@ -31,7 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     config, total = load_config(arguments.out), arguments.trajectories
     if total is not None:
         config = check_extension(config, total)
-    reporter, settings = common.make_reporter(config, arguments), common.run_settings(arguments)
+    record = run_record.read(Path(arguments.out))
+    reporter = common.make_reporter(config, arguments, record.get("name"), record.get("tags", ()))
+    settings = common.run_settings(arguments)
     if is_first_process():
         settings["log"] = common.print_message
     if total is None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxbyz.cli import common
+from jaxbyz.errors import UsageError
+
+if TYPE_CHECKING:
+    from jaxbyz.experiments.config import Config
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `Config`, the output folder, and how to report."""
     from jaxbyz.cli.options import add_config_options
 
-    parser.add_argument("--out", metavar="DIR", help="folder for the results (default: write nothing)")
+    parser.add_argument("--out", metavar="DIR", help="folder for the results (default: runs/DATE-NAME)")
+    parser.add_argument("--no-save", action="store_true", help="write no folder")
+    parser.add_argument("--name", help="name of the run (default: algorithm, environment and attack)")
+    parser.add_argument("--tag", action="append", default=[], help="a tag for run.json and loggers; may be repeated")
     parser.add_argument(
         "--from", dest="start", metavar="PATH", type=lambda path: f"from:{path}", default=argparse.SUPPRESS,
         help="start from the learnt policy of a run folder or exported .npz file; same as --start from:PATH",
@@ -25,12 +35,32 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.cli.options import config_from, options_given
     from jaxbyz.experiments.ineffective import without_effect
     from jaxbyz.experiments.run import run as run_config
+    from jaxbyz.experiments.run_record import check_labels
     from jaxbyz.training.processes import is_first_process
 
+    if arguments.no_save and arguments.out is not None:
+        raise UsageError(f"out={arguments.out} with no_save: give one of them")
     common.silence_other_processes(arguments)
     config = config_from(arguments)
     if is_first_process():
         for line in without_effect(config, options_given(arguments)):
             common.print_message(line)
-    reporter, settings = common.make_reporter(config, arguments), common.run_settings(arguments)
-    return common.run_and_report(arguments, lambda: run_config(config, arguments.out, reporter, **settings))
+    labels = {"name": arguments.name, "tags": arguments.tag}
+    check_labels(**labels)
+    if arguments.out is None and not arguments.no_save:
+        arguments.out = str(_default_folder(config, arguments.name))
+    if arguments.out is not None and not arguments.quiet:
+        common.print_message(f"writing to {arguments.out}")
+    reporter, settings = common.make_reporter(config, arguments, **labels), common.run_settings(arguments)
+    return common.run_and_report(arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels))
+
+
+def _default_folder(config: Config, name: str | None) -> Path:
+    """Return a new folder below `runs/`, the same in all processes."""
+    from jaxbyz.experiments.run_record import default_folder
+    from jaxbyz.training.processes import on_first_process
+
+    attack = config.attack.partition(":")[0] if config.byzantine else "honest"
+    year_2020 = 1_577_836_800  # the processes exchange 32-bit numbers
+    now = year_2020 + on_first_process(lambda: int(time.time()) - year_2020)
+    return default_folder(name or f"{config.algorithm}-{config.env}-{attack}", now)

@@ -60,6 +60,7 @@ class History:
             honest_return=float(np.mean(latest["returns"][:, -1])),
             steps=self.steps,
             metrics=latest,
+            policy=self.policy,
         )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +27,8 @@ class Progress(NamedTuple):
         steps: the environment steps of all agents and seeds so far.
         metrics: the n iterations of this segment, `[seeds, n]` by the names of metrics.npz (`shares` and `byzantine`:
             `[seeds, n, K]`); `trajectories` is cumulative.
+        policy: the policies so far, as in `RunData`.
+        evaluation: `[seeds]`, mean returns of fresh episodes, if the policy was evaluated after this segment.
     """
 
     iteration: int
@@ -34,6 +37,8 @@ class Progress(NamedTuple):
     honest_return: float
     steps: float
     metrics: dict[str, np.ndarray]
+    policy: Mapping[str, np.ndarray] = MappingProxyType({})
+    evaluation: np.ndarray | None = None
 
 
 class Reporter(Protocol):
@@ -120,6 +125,8 @@ class TensorBoard:
             for seed, row in enumerate(values if len(values) > 1 else ()):
                 for step, value in zip(trajectories[seed], row, strict=True):
                     self._add(f"seed-{self.first_seed + seed}/{name}", value, step)
+        if progress.evaluation is not None:
+            self._add("evaluation/returns", np.nanmean(progress.evaluation), trajectories[0, -1])
         self.writer.flush()
 
     def _add(self, name: str, value: Any, step: Any) -> None:

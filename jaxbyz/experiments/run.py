@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +16,13 @@ import numpy as np
 from jaxbyz import training
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import checkpoints, final_state, run_folder
+from jaxbyz.experiments import checkpoints, final_state, run_folder, run_record
 from jaxbyz.experiments.checkpoints import Checkpoint
 from jaxbyz.experiments.config import Config, resolve
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.history import History
 from jaxbyz.experiments.ineffective import without_effect
+from jaxbyz.experiments.partial_results import PartialResults
 from jaxbyz.experiments.plan import Plan, describe_algorithm, make_plan
 from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.experiments.progress import make_progress, someone_watches
@@ -28,7 +30,7 @@ from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.settings import RunSettings, make_settings
 from jaxbyz.experiments.signals import StopRequest, catch_stop_request
 from jaxbyz.experiments.start_policy import with_digest, with_task_of_start
-from jaxbyz.training.processes import max_over_processes, on_first_process
+from jaxbyz.training.processes import is_first_process, max_over_processes, on_first_process
 
 SEGMENT = 20  # iterations per compiled call
 NO_RUN, UNFINISHED, FINISHED = range(3)  # what a folder holds
@@ -102,6 +104,8 @@ def run(
     *,
     checkpoint_every: int | None = None,
     mesh: str | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> Experiment:
     """Run the experiment of a configuration.
 
@@ -114,11 +118,14 @@ def run(
         reporter: is told about the progress.
         checkpoint_every: also write a checkpoint every this many iterations.
         mesh: devices for seeds and agents, `"seeds=4,agents=2"`, of all processes if there are several.
+        name: a name for run.json; by default that of the folder.
+        tags: tags for run.json.
 
     Raises:
         UsageError: if an option is wrong or the folder holds a run; nothing was written then.
         Interrupted: if a signal stopped the run; `resume(out)` continues it.
     """
+    run_record.check_labels(name, tags)
     config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh)
     plan = make_plan(config)
     settings = settings.with_shape(plan)
@@ -133,7 +140,7 @@ def run(
                 _refuse_foreign_files(folder)  # another process may have started a run before the lock
 
             on_first_process(claim)
-            _write_start(folder, config, settings)
+            _write_start(folder, config, settings, name, tags)
         return _train(config, plan, settings, reporter)
 
 
@@ -221,13 +228,16 @@ def _refuse_foreign_files(folder: Path) -> None:
     checkpoints.read_options(folder)
 
 
-def _write_start(folder: Path, config: Config, settings: RunSettings) -> None:
+def _write_start(
+    folder: Path, config: Config, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()
+) -> None:
     """Write what a run folder holds from the start."""
 
     def write() -> None:
         if settings.options():
             checkpoints.write_options(folder, settings.options())
         run_folder.write_start(folder, config)
+        run_record.write_start(folder, name, tags)
 
     on_first_process(write)
 
@@ -237,6 +247,7 @@ def _train(
 ) -> Experiment:
     """Train all segments from a checkpoint on, report, write checkpoints, and write the results."""
     history, folder, T = History(config), settings.folder, plan.iterations
+    started, partial_results = time.monotonic(), PartialResults(folder if is_first_process() else None)
     if start is not None and folder is not None:
         history.policy = checkpoints.read_policy(folder, start.runs.state.parameters.shape)
         history.add(Metrics(**start.history), start.runs)
@@ -266,7 +277,9 @@ def _train(
             stop_signal = max_over_processes(stop_request.signal)
             if stop_signal or (settings.checkpoint_every and segment.done % settings.checkpoint_every == 0):
                 _save_checkpoint(folder, config, history, segment)
+            partial_results.update(history, now=bool(stop_signal))
             if stop_signal:
+                on_first_process(partial(run_record.add_seconds, folder, time.monotonic() - started, False))
                 raise Interrupted(folder, segment.done, stop_signal)
     metrics, policy = history.metrics(), history.policy
     if folder is not None:
@@ -276,6 +289,8 @@ def _train(
             final_state.write(folder, state)
             run_folder.write_results(folder, metrics, policy)
             (folder / final_state.HISTORY).unlink(missing_ok=True)
+            partial_results.remove()
+            run_record.add_seconds(folder, time.monotonic() - started, True)
             checkpoints.remove_all(folder)
 
         on_first_process(finish)

@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, metrics.npz, policy.npz, state.npz, environment.json.
+"""The folder of a run: config.json, metrics.npz, policy.npz, state.npz, environment.json, run.json.
 
 A folder with config.json holds a run. metrics.npz is written last: with it the run is finished, without it the run can
 be resumed. Whoever reads a folder gets what `load_config` and `load_run` have checked, or one line about the first file
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +20,14 @@ import numpy as np
 
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
+from jaxbyz.experiments import run_record
 from jaxbyz.experiments.config import OUTPUTS, Config, from_dict, to_dict
+from jaxbyz.experiments.partial_results import PROGRESS, read_partial
 from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.files import read_arrays, read_json, reason, write_arrays, write_json
 
 RUN_FORMAT = 1
+EVALUATIONS = "evaluations.npz"
 METRICS = Metrics._fields
 RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz")
 PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
@@ -42,6 +47,9 @@ class RunFiles(NamedTuple):
             non-finite has the policies of the end of the last segment before that, or NaN; if all seeds did so in the
             first segment, this is empty.
         environment: versions and devices that the run used.
+        record: name, tags, time of the start and duration, as in run.json.
+        evaluations: `iteration`, `[n]`, and `returns`, `[n, seeds]`, if the policy was evaluated during training.
+        finished: whether the run has finished.
     """
 
     folder: Path
@@ -49,6 +57,9 @@ class RunFiles(NamedTuple):
     metrics: dict[str, np.ndarray]
     policy: dict[str, np.ndarray]
     environment: dict[str, Any]
+    record: Mapping[str, Any] = MappingProxyType({})
+    evaluations: Mapping[str, np.ndarray] = MappingProxyType({})
+    finished: bool = True
 
 
 class RunData(RunFiles, PolicyMethods):
@@ -171,24 +182,43 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
         raise UsageError(f"{folder / 'config.json'}: {error}") from error
 
 
-def load_run(path: str | Path) -> RunData:
-    """Read a finished run from its folder.
+def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:
+    """Read a run from its folder.
 
     The rules and attacks of the run need not be registered in this process, unless they are to be used again.
 
+    Args:
+        path: the run folder.
+        unfinished: also accept a run that is not finished; its metrics and policies are those that it last wrote.
+
     Raises:
-        UsageError: if there is no finished run, or a file is damaged or not one of a run.
+        UsageError: if there is no such run, or a file is damaged or not one of a run.
     """
     folder = Path(path)
     config = load_config(folder, names=False)
-    if not is_finished(folder):
-        raise UsageError(f"{path}: the run is not finished (metrics.npz missing); `jaxbyz resume {path}` continues it")
-    metrics = read_arrays(folder / "metrics.npz")
-    policy = read_arrays(folder / "policy.npz") if _exists(folder / "policy.npz") else {}
-    _check_metrics(folder / "metrics.npz", metrics, config)
-    _check_policy(folder / "policy.npz", policy, config)
-    environment = folder / "environment.json"
-    return RunData(folder, config, metrics, policy, read_json(environment) if _exists(environment) else {})
+    if is_finished(folder):
+        source, metrics = folder / "metrics.npz", read_arrays(folder / "metrics.npz")
+        policy = read_arrays(folder / "policy.npz") if _exists(folder / "policy.npz") else {}
+        _check_policy(folder / "policy.npz", policy, config)
+    else:
+        partial = read_partial(folder) if unfinished else None
+        if partial is None:
+            wrote_nothing = " and has written no results yet" if unfinished else " (metrics.npz missing)"
+            raise UsageError(f"{path}: the run is not finished{wrote_nothing}; `jaxbyz resume {path}` continues it")
+        source, (metrics, policy) = folder / PROGRESS, partial
+        _check_policy(source, policy, config)
+    _check_metrics(source, metrics, config)
+    environment, evaluations = folder / "environment.json", folder / EVALUATIONS
+    return RunData(
+        folder,
+        config,
+        metrics,
+        policy,
+        read_json(environment) if _exists(environment) else {},
+        run_record.read(folder),
+        read_arrays(evaluations) if _exists(evaluations) else {},
+        is_finished(folder),
+    )
 
 
 def _check_metrics(path: Path, metrics: dict[str, np.ndarray], config: Config) -> None:

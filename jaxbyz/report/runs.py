@@ -47,7 +47,7 @@ class FinishedRun(Protocol):
 
 
 def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
-    """Load run folders. A folder that is not a run itself stands for all run folders below it.
+    """Load run folders, finished or not. A folder that is not a run itself stands for all run folders below it.
 
     A federation of processes is one run, although every node has a run folder of its own.
     """
@@ -57,7 +57,10 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
         runs = [file.parent for file in path.rglob("config.json") if file.parent.parent not in federations]
         below = sorted([*federations, *runs])
         folders += [path] if path in below or not below else below
-    return [load_federation(path) if is_federation(path) else load_run(path) for path in dict.fromkeys(folders)]
+    return [
+        load_federation(path) if is_federation(path) else load_run(path, unfinished=True)
+        for path in dict.fromkeys(folders)
+    ]
 
 
 def common_environment(runs: Sequence[FinishedRun]) -> str:
