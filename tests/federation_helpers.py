@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz import training
+from jaxbyz.experiments import run_folder
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.plan import make_plan
 from jaxbyz.federation import keys, launcher
@@ -30,7 +31,7 @@ def small_config(**options):
 class Threads:
     """K nodes as threads. `nodes[i]` is node i, `errors[i]` what ended it, `lines` what all of them logged."""
 
-    def __init__(self, folder: Path, config, settings=None, programs=None, only=None):
+    def __init__(self, folder: Path, config, settings=None, programs=None, only=None, own_programs=None):
         self.folder, self.config = folder, config
         self.federation = (
             keys.read_federation(folder)
@@ -38,7 +39,7 @@ class Threads:
             else keys.write_federation(folder, config, launcher._addresses(config.agents, (), None), False)
         )
         self.settings, self.lines, self.errors = settings or {}, [], {}
-        self.programs = programs or build_programs(config)
+        self.programs, self.own_programs = programs or build_programs(config), own_programs or {}
         self.stops = {i: threading.Event() for i in range(config.agents)}
         self.nodes, self.threads = {}, {}
         for index in range(config.agents) if only is None else only:
@@ -49,10 +50,11 @@ class Threads:
         settings = settings or self.settings.get(index, NodeSettings(floor=PATIENT))
         own = self.folder / keys.node_name(index)
         identity = keys.read_identity(own, self.federation)
+        run_folder.write_start(own, self.config)
         self.stops[index].clear()
         node = Node(
             own, self.federation, identity, settings, lambda line: self.lines.append(f"node {index}: {line}"),
-            self.stops[index].is_set, self.programs if settings.attack == "none" else None,
+            self.stops[index].is_set, self.own_programs.get(index, self.programs),
         )  # fmt: skip
         self.nodes[index] = node
         self.threads[index] = threading.Thread(target=self._run, args=(index, node), daemon=True)

@@ -1,30 +1,235 @@
-"""A federation of processes computes what the simulation computes, and survives nodes that lie, stall and die."""
+"""A federation of processes computes what the simulation computes, and survives nodes that lie, stall and die.
+
+Here nodes are threads, so that they share compiled programs. `test_federation_processes.py` runs real processes.
+"""
 
 from __future__ import annotations
 
+import shutil
+import threading
+import time
+
 import numpy as np
 import pytest
-from federation_helpers import Threads, simulated, small_config
 
 pytest.importorskip("zmq")
 
-CASES = [
-    pytest.param(4, 0, "rfa", "mda"),
-    pytest.param(7, 1, "krum", "gda"),
-    pytest.param(4, 0, "krum", "gda", marks=pytest.mark.slow),
-    pytest.param(4, 0, "rfa", "gda", marks=pytest.mark.slow),
-    pytest.param(4, 0, "krum", "mda", marks=pytest.mark.slow),
-    pytest.param(7, 1, "rfa", "mda", marks=pytest.mark.slow),
-    pytest.param(7, 1, "rfa", "gda", marks=pytest.mark.slow),
-    pytest.param(7, 1, "krum", "mda", marks=pytest.mark.slow),
-]
+from federation_helpers import PATIENT, Threads, simulated, small_config
+
+import jaxbyz as jb
+from jaxbyz.components import make_attack
+from jaxbyz.errors import UsageError
+from jaxbyz.experiments.plan import make_plan
+from jaxbyz.federation import keys, launcher, process
+from jaxbyz.federation.chaos import Chaos
+from jaxbyz.federation.inbox import Stopped
+from jaxbyz.federation.node import NodeSettings, common_iteration
+from jaxbyz.federation.programs import build_programs
+from jaxbyz.report.runs import load_runs
+
+SEVEN = {"agents": 7, "byzantine": 1, "aggregator": "krum", "agreement": "gda"}
 
 
-@pytest.mark.parametrize(("agents", "faults", "aggregator", "agreement"), CASES)
+@pytest.fixture(scope="module")
+def seven():
+    """The programs of seven nodes, of which one may be Byzantine."""
+    return build_programs(small_config(**SEVEN))
+
+
+def with_length(programs, config):
+    return programs._replace(plan=make_plan(config))
+
+
+@pytest.mark.parametrize(
+    ("agents", "faults", "aggregator", "agreement"),
+    [
+        pytest.param(4, 0, "rfa", "mda"),
+        pytest.param(4, 0, "krum", "gda", marks=pytest.mark.slow),
+        pytest.param(4, 0, "rfa", "gda", marks=pytest.mark.slow),
+        pytest.param(4, 0, "krum", "mda", marks=pytest.mark.slow),
+        pytest.param(7, 1, "rfa", "mda", marks=pytest.mark.slow),
+        pytest.param(7, 1, "rfa", "gda", marks=pytest.mark.slow),
+        pytest.param(7, 1, "krum", "mda", marks=pytest.mark.slow),
+        pytest.param(7, 1, "bucketing+rfa", "gda", marks=pytest.mark.slow),
+    ],
+)
 def test_nodes_compute_what_the_simulation_computes(tmp_path, agents, faults, aggregator, agreement):
     config = small_config(agents=agents, byzantine=faults, aggregator=aggregator, agreement=agreement)
-    federation = Threads(tmp_path, config).join()
-    assert federation.errors == {}
+    assert_equal_to_simulation(Threads(tmp_path, config).join(), config)
+
+
+def assert_equal_to_simulation(federation, config, nodes=None):
+    assert federation.errors == {}, federation.lines
     assert federation.nodes[0].form.iterations >= 20
-    np.testing.assert_allclose(federation.parameters(), simulated(config), rtol=0, atol=1e-5)
+    nodes = range(config.agents) if nodes is None else nodes
+    np.testing.assert_allclose(federation.parameters(nodes), simulated(config)[list(nodes)], rtol=0, atol=1e-5)
+
+
+def test_seven_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, seven):
+    config = small_config(**SEVEN)
+    federation = Threads(tmp_path / "fed", config, programs=seven).join()
+    assert_equal_to_simulation(federation, config)
     assert all(sum(node.inbox.refused.values()) == 0 for node in federation.nodes.values())
+    (run,) = load_runs([tmp_path])
+    T, D = federation.nodes[0].form.iterations, federation.nodes[0].form.parameters
+    assert run.config == config and run.policy["last"].shape == (1, 7, D)
+    np.testing.assert_array_equal(run.policy["last"][0], federation.parameters())
+    assert run.metrics["returns"].shape == (1, T) and np.isfinite(run.metrics["returns"]).all()
+    assert run.metrics["diameter"].max() < 1e-3 and run.metrics["byzantine"].sum() == 0
+    np.testing.assert_allclose(run.metrics["shares"].sum(axis=2), 1, rtol=1e-5)
+    # Every node sends six vectors per round; the paper counts the one to itself as well.
+    frames = run.metrics["bytes_moved"].sum()
+    assert frames >= run.metrics["bytes_sent"].sum() * 6 / 7
+    assert (tmp_path / "fed" / "node-03" / "metrics.npz").exists()
+
+
+@pytest.mark.parametrize("attack", ["large-noise", pytest.param("alie", marks=pytest.mark.slow)])
+def test_a_rushing_liar_does_what_the_simulation_does(tmp_path, seven, attack):
+    """One liar knows all that the simulated adversary knows, so the honest nodes end where the simulation ends."""
+    config = small_config(**SEVEN, attack=attack)
+    settings = {6: NodeSettings(attack=attack, floor=PATIENT)}
+    programs = {6: seven._replace(attack=make_attack(attack, 7, 1))}
+    federation = Threads(tmp_path, config, settings, seven, own_programs=programs).join()
+    assert_equal_to_simulation(federation, config, range(6))
+
+
+def test_a_node_that_lost_everything_joins_again(tmp_path, seven):
+    config = small_config(**SEVEN, trajectories=150)
+    settings = {i: NodeSettings(slow=0.01, floor=1.0) for i in range(7)}
+    federation = Threads(tmp_path, config, settings, with_length(seven, config))
+    wait_until(lambda: federation.nodes[3].t >= 4)
+    federation.stop(3)
+    left = federation.nodes[3].t
+    assert isinstance(federation.errors.pop(3), Stopped)
+    shutil.rmtree(tmp_path / "node-03" / "checkpoints")
+    wait_until(lambda: federation.nodes[0].t >= left + 5)
+    federation.start(3)
+    federation.join()
+    assert federation.errors == {}, federation.lines
+    assert federation.nodes[3].rejoined >= 1
+    parameters = federation.parameters()
+    assert np.abs(parameters - parameters[0]).max() < 1e-3
+    (run,) = load_runs([tmp_path])
+    assert run.metrics["took_part"].min() <= 6 and run.metrics["diameter"][0, -1] < 1e-3
+
+
+def test_a_stopped_federation_continues_from_its_checkpoints(tmp_path, seven):
+    """Nodes that stopped at different iterations go back to one that all of them have."""
+    config = small_config(**SEVEN, trajectories=60)
+    settings = {i: NodeSettings(slow=0.005, checkpoint_every=5, floor=PATIENT) for i in range(7)}
+    federation = Threads(tmp_path, config, settings, with_length(seven, config))
+    wait_until(lambda: federation.nodes[0].t >= 12)
+    for index in range(7):
+        federation.stops[index].set()
+    federation.join()
+    assert all(isinstance(error, Stopped) for error in federation.errors.values()) and len(federation.errors) == 7
+    again = Threads(tmp_path, config, settings, with_length(seven, config)).join()
+    assert_equal_to_simulation(again, config)
+    assert not any("starting at iteration 0" in line for line in again.lines)
+
+
+def test_iteration_to_start_at():
+    assert common_iteration([(40, 20), (40, 20), (40, 20), (60, 40)], 4, 0) == 40
+    assert common_iteration([(12, 0), (12, 0), (12, 0), (13, 0), (13, 0)], 5, 1) == 12
+    assert common_iteration([(12, 0), (13, 0), (14, 0), (15, 0), (10**6, 10**6)], 5, 1) == 0
+    assert common_iteration([(0, 0)] * 4, 4, 1) == 0
+
+
+def test_a_node_that_breaks_the_protocol_changes_nothing(tmp_path, seven):
+    config = small_config(**SEVEN, trajectories=60)
+    programs = with_length(seven, config)
+    settings = {i: NodeSettings(start_wait=0.0, floor=1.0, slow=0.02) for i in range(6)}
+    federation = Threads(tmp_path, config, settings, programs, only=range(6))
+    identity = keys.read_identity(tmp_path / "node-06", federation.federation)
+    done = threading.Event()
+    chaos = Chaos(federation.federation, identity, federation.nodes[0].form, done.is_set, seconds=60)
+    counts: dict[str, int] = {}
+    thread = threading.Thread(target=lambda: counts.update(chaos.run()), daemon=True)
+    thread.start()
+    federation.join()
+    done.set()
+    thread.join(30)
+    assert federation.errors == {}, federation.lines
+    assert sum(counts.values()) > 10
+    parameters = federation.parameters()
+    assert np.isfinite(parameters).all() and np.abs(parameters - parameters[0]).max() < 1e-2
+    refused = sum((node.inbox.refused for node in federation.nodes.values()), start=type(chaos.counts)())
+    assert sum(refused.values()) > 50 and refused.keys() - {"late", "old", "early", "repeated"}
+    # Honest nodes are never blamed for what the other one sends in their names.
+    for node in federation.nodes.values():
+        bad = {
+            reason: n for reason, n in node.inbox.refused.items() if reason not in ("late", "old", "early", "repeated")
+        }
+        assert node.inbox.refused_of[6] >= sum(bad.values())
+
+
+def wait_until(condition, seconds=100):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+# Mistakes that are found before anything is trained
+
+
+def meeting(tmp_path, seven, nodes, **settings):
+    settings = {i: NodeSettings(start_wait=600, **settings) for i in range(7)}
+    return Threads(tmp_path, small_config(**SEVEN), settings, seven, only=nodes)
+
+
+def first_error(federation, index):
+    federation.threads[index].join(60)
+    error = federation.errors[index]
+    assert isinstance(error, UsageError) and "\n" not in str(error)
+    assert federation.nodes[index].t == 0
+    return str(error)
+
+
+def test_another_configuration_is_refused(tmp_path, seven):
+    others = meeting(tmp_path, seven, [1, 2, 3])
+    path = tmp_path / "node-00" / "federation.json"
+    path.write_text(path.read_text().replace('"eta": 0.001', '"eta": 0.002'))
+    changed = keys.read_federation(tmp_path / "node-00")
+    assert changed != others.federation
+    others.federation = changed
+    others.start(0)
+    assert "have another configuration than" in first_error(others, 0)
+    for index in (1, 2, 3):
+        assert list(others.nodes[index].inbox.strangers) == [0]  # one node can lie, so they do not stop
+        others.stop(index)
+
+
+def test_another_version_is_refused(tmp_path, seven):
+    federation = meeting(tmp_path, seven, [1, 2])
+    for node in federation.nodes.values():
+        node.version = "9.9.9"
+    federation.start(0)
+    assert f"nodes 1, 2 run jaxbyz 9.9.9, this node {jb.__version__}" in first_error(federation, 0)
+    federation.stop(1)
+    federation.stop(2)
+
+
+def test_two_processes_with_one_identity_are_refused(tmp_path, seven):
+    federation = meeting(tmp_path, seven, [0, 1, 2, 3])
+    wait_until(lambda: all(len(federation.nodes[i].inbox.hellos) == 3 for i in range(4)))
+    (port,) = launcher._free_ports(1)
+    copied = Threads(tmp_path, small_config(**SEVEN), {0: NodeSettings(bind=f"127.0.0.1:{port}")}, seven, only=[0])
+    wait_until(lambda: federation.errors or copied.errors)
+    errors = [*federation.errors.values(), *copied.errors.values()]
+    assert "another process speaks as node 0" in str(errors[0])
+    for threads in (federation, copied):
+        for index in threads.threads:
+            threads.stop(index)
+
+
+def test_a_node_runs_once_per_folder(tmp_path, seven):
+    federation = Threads(tmp_path, small_config(**SEVEN), programs=seven, only=[])
+    from jaxbyz.experiments.folder_lock import lock_folder
+
+    own = tmp_path / "node-02"
+    with lock_folder(own), pytest.raises(UsageError, match="another process is running this node"):
+        process.run_node(own, NodeSettings(), print)
+    with pytest.raises(UsageError, match="accomplices: node 9"):
+        process.run_node(own, NodeSettings(accomplices=(9,)), print)
+    assert federation.nodes == {}

@@ -31,12 +31,12 @@ class Proposal(NamedTuple):
     Attributes:
         state: its next state; the parameters are θ̃_{t+1}, before agreement.
         norm: `[]`, norm of its aggregate.
-        shares: `[K]`, share of each sender in its aggregate.
+        shares: `[n]`, share of each sender in its aggregate.
     """
 
     state: State
     norm: Float[Array, ""]
-    shares: Float[Array, " K"]
+    shares: Float[Array, " n"]
 
 
 class OneAgent(NamedTuple):
@@ -44,15 +44,15 @@ class OneAgent(NamedTuple):
 
     Attributes:
         sample: `(State, coin, index) -> Sampled`, lines 5 and 6 of Algorithm 2.
-        propose: `(State, coin, index, own [D], messages [K, D]) -> Proposal`, lines 7 and 8. `own` is the estimate of
-            this agent; if it is not finite, as after an iteration without sampling, its aggregate takes its place.
-        agree: `(State, i, index, messages [K, D]) -> [D]`, round i of line 9. `State` is that before `propose`.
+        propose: `(State, coin, index, row, own [D], messages [n, D]) -> Proposal`, lines 7 and 8. `own` is the
+            estimate of this agent and `row` its row among the n ≤ K messages that arrived, −1 if it has none.
+        agree: `(State, i, index, row, messages [n, D]) -> [D]`, round i of line 9. `State` is that before `propose`.
         rounds: the number of agreement rounds κ.
     """
 
     sample: Callable[[State, Array, Array], Sampled]
-    propose: Callable[[State, Array, Array, Array, Array], Proposal]
-    agree: Callable[[State, Array, Array, Array], Array]
+    propose: Callable[[State, Array, Array, Array, Array, Array], Proposal]
+    agree: Callable[[State, Array, Array, Array, Array], Array]
     rounds: int
 
 
@@ -102,13 +102,12 @@ def one_agent(
         drawn = sampling.either(coin, state.parameters, state.anchor, previous_estimate(page, state), *who)
         return sampling.estimate(drawn, state.parameters, 0)
 
-    def propose(state: State, coin: Array, index: Array, own: Array, messages: Array) -> Proposal:
+    def propose(state: State, coin: Array, index: Array, row: Array, own: Array, messages: Array) -> Proposal:
         keys = round_keys(iteration_keys(state, K).gradients)
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
-        v = receive(keys, aggregator, rule_state, messages, own, index)
+        v = receive(keys, aggregator, rule_state, messages, own, index, row)
         theta_tilde, optimizer_state = ascend(optimizer, v.rows[None], state.optimizer, state.parameters)
-        sent = own if page.previous == "own" else v.rows
-        estimate = jnp.where(jnp.all(jnp.isfinite(sent)), sent, v.rows)[None]
+        estimate = (jnp.where(row < 0, v.rows, own) if page.previous == "own" else v.rows)[None]
         anchor, estimate = next_anchor(page, coin, state, theta_tilde, estimate)
         following = state._replace(
             step=state.step + 1, parameters=theta_tilde, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
@@ -116,8 +115,8 @@ def one_agent(
         )  # fmt: skip
         return Proposal(following, jnp.linalg.norm(v.rows), v.shares)
 
-    def agree(state: State, i: Array, index: Array, messages: Array) -> Array:
+    def agree(state: State, i: Array, index: Array, row: Array, messages: Array) -> Array:
         assert agreement is not None
-        return agree_once(iteration_keys(state, K).parameters, i, agreement.rule, messages, index)
+        return agree_once(iteration_keys(state, K).parameters, i, agreement.rule, messages, index, row)
 
     return OneAgent(sample, propose, agree, 0 if agreement is None else agreement.rounds)

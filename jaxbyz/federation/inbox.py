@@ -19,9 +19,10 @@ from jaxbyz.federation.deadlines import Deadlines, Trust
 from jaxbyz.federation.frames import HELLO, STATE, VECTOR, Format, Frame, Hello, decode, decode_hello
 
 ITERATIONS_AHEAD = 3  # frames of later iterations are discarded; who sends them is just ahead
-OFFERS = 4  # iterations of which states are kept while a node joins
+OFFERS = 3  # states of at most this many iterations before and after the current one are kept
 LOOK_SECONDS = 0.2  # how often a waiting node looks at the clock and at requests to stop
 QUORUM_LOG_SECONDS = 10.0
+REPEAT_SECONDS = 1.0
 
 
 class Behind(Exception):  # noqa: N818 (it is not an error)
@@ -57,6 +58,7 @@ class Inbox:
         log: receives one line about every suspicion and long wait.
         stop: returns whether the node should stop waiting.
         patience: seconds without K − f messages after which the node gives up.
+        repeat: called about once per second while K − f messages are missing, to send the node's own ones again.
     """
 
     def __init__(
@@ -68,13 +70,15 @@ class Inbox:
         log: Callable[[str], None],
         stop: Callable[[], bool] = lambda: False,
         patience: float = 600.0,
+        repeat: Callable[[], None] = lambda: None,
     ):
         self.form, self.index, self.faults, self.deadlines = form, index, faults, deadlines
-        self.log, self.stop, self.patience = log, stop, patience
+        self.log, self.stop, self.patience, self.repeat = log, stop, patience, repeat
         self.quorum = form.agents - faults  # K − f, including this node
         self.trust = Trust(form.agents)
         self.changed = threading.Condition()
         self.now = (0, 0)  # the iteration and round that this node works on
+        self.may_start_at = 0  # before the first iteration: the latest one that it may start at
         self.vectors: dict[tuple[int, int], dict[int, np.ndarray]] = {}
         self.states: dict[int, dict[int, np.ndarray]] = {}
         self.joining = False
@@ -113,9 +117,11 @@ class Inbox:
         if frame.kind == STATE:
             if not self.joining:
                 return "unasked"
-            offers = self.states.setdefault(frame.iteration, {})
-            offers.setdefault(sender, frame.vector())
-            self._forget_old_offers()
+            now = self.majority_iteration()
+            if not now - OFFERS <= frame.iteration <= now + OFFERS:
+                return "early" if frame.iteration > now else "old"
+            self.states = {t: offers for t, offers in self.states.items() if t >= now - OFFERS}
+            self.states.setdefault(frame.iteration, {}).setdefault(sender, frame.vector())
             return None
         if frame.kind != VECTOR:
             return None
@@ -127,7 +133,7 @@ class Inbox:
         first = self.first_useful()
         if position < first:
             return "old"
-        if frame.iteration > first[0] + ITERATIONS_AHEAD:
+        if frame.iteration > max(first[0], self.may_start_at) + ITERATIONS_AHEAD:
             return "early"
         known = self.vectors.setdefault(position, {})
         if sender in known:
@@ -145,11 +151,6 @@ class Inbox:
         """Return an iteration that at least one honest node has reached: the (f + 1)-th largest claim."""
         claims = sorted((position[0] for position in self.claims.values()), reverse=True)
         return claims[self.faults] if len(claims) > self.faults else 0
-
-    def _forget_old_offers(self) -> None:
-        """Keep the states of the iterations that the most nodes offer, so that invented ones displace none."""
-        while len(self.states) > OFFERS:
-            del self.states[min(self.states, key=lambda t: (len(self.states[t]), t))]
 
     def position(self, iteration: int, round: int) -> None:
         """Move on; messages of earlier rounds are forgotten."""
@@ -184,7 +185,7 @@ class Inbox:
         self.position(iteration, round)
         here, begun = (iteration, round), time.monotonic()
         deadline: float | None = None
-        next_log = begun + QUORUM_LOG_SECONDS
+        next_log, next_repeat = begun + QUORUM_LOG_SECONDS, begun + REPEAT_SECONDS
         with self.changed:
             known = self.vectors.setdefault(here, {})
             while True:
@@ -197,6 +198,9 @@ class Inbox:
                     break
                 if deadline is None:
                     self._check_wait(here, missing, clock - begun)
+                    if clock >= next_repeat:
+                        next_repeat = clock + REPEAT_SECONDS
+                        self.repeat()
                     if clock >= next_log:
                         next_log = clock + QUORUM_LOG_SECONDS
                         self.log(f"iteration {iteration}: waiting for {self.quorum} nodes, {len(known) + 1} are here")
@@ -229,7 +233,9 @@ class Inbox:
     def _check_wait(self, here: tuple[int, int], missing: list[int], seconds: float) -> None:
         """Raise if K − f messages of this round will not arrive."""
         gone = sum(self.claims.get(i, (0, 0)) > here for i in missing)
-        if gone > self.faults:
+        elsewhere = sum(self.claims.get(i, (0, 0))[0] > here[0] for i in missing)
+        # In the same iteration the others repeat their messages when they wait as well.
+        if elsewhere > self.faults or (gone > self.faults and seconds > 2 * REPEAT_SECONDS):
             raise Behind
         if seconds > self.patience:
             raise UsageError(

@@ -107,7 +107,14 @@ class Node:
         self.record = records.Record(self.programs.plan, self.K, self.form.parameters)
         self.status_file = records.StatusFile(folder)
         self.inbox = Inbox(
-            self.form, self.index, self.f, Deadlines(settings.floor), self.log, self._asked_to_stop, settings.patience
+            self.form,
+            self.index,
+            self.f,
+            Deadlines(settings.floor),
+            self.log,
+            self.stop,
+            settings.patience,
+            self._repeat,
         )
         queue = 4 * (1 + self.form.rounds) + 32
         self.transport = Transport(
@@ -119,6 +126,7 @@ class Node:
         self.served: tuple[int, State] | None = None  # what a node that asks gets
         self.followers: dict[int, int] = {}  # nodes that asked, and the boundaries until they are forgotten
         self.answered: dict[int, tuple[int, float]] = {}  # the last state that each node got: its iteration, and when
+        self.sent: list[bytes] = []  # this node's messages of the current iteration
         self.rejoined = 0
         self.liar: Liar | None = None
         if settings.attack != "none":
@@ -160,7 +168,7 @@ class Node:
         if every and self.t and self.t % every == 0:
             self.record.save(self.folder, self.t, to_vector(self.state), self.form.federation)
         self.status_file.write(self.status)
-        if self._asked_to_stop():
+        if self.stop():
             raise Stopped
         try:
             self._iterate()
@@ -171,6 +179,7 @@ class Node:
     def _iterate(self) -> None:
         """Run one iteration of Algorithm 2."""
         t, state, started = self.t, self.state, time.monotonic()
+        self.sent = []
         traffic = self.transport.traffic
         before = traffic.bytes_in, traffic.bytes_out
         coin, index = np.bool_(self.programs.plan.coins[t]), np.int32(self.index)
@@ -182,20 +191,24 @@ class Node:
             estimate = np.asarray(sampled.estimate[0])
         gradients = self._exchange(t, 0, estimate, f"gradients, coin {int(coin)}", started, silent=sampled is None)
         # Lines 7 and 8.
-        own = estimate if sampled is not None else np.nanmedian(gradients.rows, axis=0)
-        proposal = self.programs.propose(state, coin, index, own, gradients.rows)
+        messages, row, present = self._present(gradients, sampled is not None)
+        own = estimate if sampled is not None else np.nanmedian(messages, axis=0)
+        proposal = self.programs.propose(state, coin, index, row, own, messages)
+        shares = np.zeros(self.K, np.float32)
+        shares[present] = proposal.shares
         theta = np.asarray(proposal.state.parameters[0])
         waited, missing = gradients.waited, (~gradients.arrived).astype(np.float32)
         # Line 9.
         for i in range(self.form.rounds):
-            messages = self._exchange(t, 1 + i, theta, "parameters", time.monotonic())
-            theta = np.asarray(self.programs.agree(state, np.int32(i), index, messages.rows))
-            waited, missing = waited + messages.waited, missing + ~messages.arrived
+            collected = self._exchange(t, 1 + i, theta, "parameters", time.monotonic())
+            messages, row, _ = self._present(collected, True)
+            theta = np.asarray(self.programs.agree(state, np.int32(i), index, row, messages))
+            waited, missing = waited + collected.waited, missing + ~collected.arrived
         if not np.isfinite(theta).all():
             raise UsageError(f"iteration {t}: the parameters of node {self.index} became non-finite")
 
         self.record.add(
-            t, sampled, gradient_norm=proposal.norm, shares=proposal.shares, waited=waited, missing=missing,
+            t, sampled, gradient_norm=proposal.norm, shares=shares, waited=waited, missing=missing,
             suspected=np.array(self.inbox.trust.suspected), seconds=time.monotonic() - started, parameters=theta,
             bytes_in=traffic.bytes_in - before[0], bytes_out=traffic.bytes_out - before[1],
         )  # fmt: skip
@@ -212,7 +225,8 @@ class Node:
         if self.settings.slow:
             time.sleep(self.settings.slow)
         if self.liar is None and not silent:
-            self.transport.broadcast(encode_vector(self.form, VECTOR, self.index, t, round, vector))
+            self.sent.append(encode_vector(self.form, VECTOR, self.index, t, round, vector))
+            self.transport.broadcast(self.sent[-1])
         collected = self.inbox.collect(t, round, vector, kind, started)
         if self.liar is not None and not silent:
             heard = collected.rows
@@ -224,6 +238,19 @@ class Node:
             for peer in self.transport.peers():
                 self.transport.send(peer, encode_vector(self.form, VECTOR, self.index, t, round, lies[peer]))
         return collected
+
+    def _present(self, collected: Collected, own: bool) -> tuple[np.ndarray, np.int32, np.ndarray]:
+        """Return the messages that arrived `[n, D]`, the row of this node among them, and whose they are `[n]`.
+
+        Where the rules need K messages, those that are missing are rows of NaN. `own` tells whether this node sent one.
+        """
+        arrived = collected.arrived.copy()
+        arrived[self.index] = own
+        present = np.flatnonzero(arrived)
+        if len(present) not in self.programs.sizes:
+            present = np.arange(self.K)
+        row = int(np.searchsorted(present, self.index)) if own else -1
+        return collected.rows[present], np.int32(row), present
 
     def _late_for(self, t: int) -> bool:
         """Whether the others have finished the exchange of gradients of iteration t without this node."""
@@ -260,6 +287,8 @@ class Node:
             self.state = from_vector(self.layout, good[0][1], self.t)
             self.log(f"read the checkpoint of iteration {self.t}")
         self.offered = (self.t, good[1][0] if len(good) > 1 else 0)
+        self.inbox.position(self.offered[1], 0)
+        self.inbox.may_start_at = self.t
 
     def _meet(self) -> None:
         """Wait until enough nodes are there, and go to the iteration where they are."""
@@ -274,7 +303,7 @@ class Node:
             running = [i for i in ready if hellos[i].running]
             now = time.monotonic()
             self.status_file.write(self.status)
-            if self._asked_to_stop():
+            if self.stop():
                 raise Stopped
             if len(ready) + 1 >= self.inbox.quorum:
                 enough_at = enough_at or now
@@ -342,7 +371,7 @@ class Node:
                 if offers:
                     break
                 self.status_file.write(self.status)
-                if self._asked_to_stop():
+                if self.stop():
                     raise Stopped
                 if now - begun > self.settings.patience:
                     raise UsageError(f"no {2 * faults + 1} nodes offered a state within {self.settings.patience:.0f} s")
@@ -365,7 +394,9 @@ class Node:
         frame = self.inbox.put(sender, data)
         if frame is not None and frame.kind == ASK:
             self.followers[sender] = BOUNDARIES_SERVED
-            self._offer_state(sender)
+            if self._offer_state(sender):
+                for message in list(self.sent):
+                    self.transport.send(sender, message)
 
     def _on_tick(self) -> None:
         self.ticks += 1
@@ -391,21 +422,25 @@ class Node:
             if self.followers[peer] <= 0:
                 self.followers.pop(peer, None)
 
-    def _offer_state(self, peer: int) -> None:
+    def _repeat(self) -> None:
+        """Send the messages of this iteration again, because some may have been lost."""
+        for message in self.sent:
+            self.transport.broadcast(message)
+
+    def _offer_state(self, peer: int) -> bool:
+        """Send the state of the current iteration to a node, unless it just got it; return whether it was sent."""
         served = self.served
         iteration, at = self.answered.get(peer, (-1, 0.0))
         if served is None or (iteration == served[0] and time.monotonic() - at < ASK_SECONDS / 2):
-            return
+            return False
         self.answered[peer] = (served[0], time.monotonic())
         vector = to_vector(served[1])
         if self.liar is not None:
             vector = np.random.default_rng().normal(0, 1e3, vector.shape)
         self.transport.send(peer, encode_vector(self.form, STATE, self.index, served[0], 0, vector))
+        return True
 
     # Small things.
-
-    def _asked_to_stop(self) -> bool:
-        return self.stop()
 
     def _paper_bytes(self) -> float:
         return float(decentralised_bytes(self.K, self.form.parameters, jnp.float32(self.form.rounds))) / self.K

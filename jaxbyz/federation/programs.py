@@ -13,11 +13,12 @@ import numpy as np
 from jaxbyz.algorithms import State
 from jaxbyz.algorithms.one_agent import OneAgent, Proposal, one_agent
 from jaxbyz.attacks import Attack
+from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build_parts
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.plan import Plan, make_plan
 from jaxbyz.protocol.placement import Places
-from jaxbyz.rules import Rule
+from jaxbyz.rules import Rule, check_rule
 from jaxbyz.sampling.page import Sampled
 
 
@@ -34,6 +35,8 @@ class Programs(NamedTuple):
         aggregator: the rule for gradients.
         agreement: the rule for parameters, or None.
         attack: what this node plays, built from its name.
+        sizes: the numbers of messages that both rules can be applied to. Of K − f or more messages that arrived in
+            time, f may still be lies: missing messages do not use up what the rules tolerate.
     """
 
     plan: Plan
@@ -45,6 +48,7 @@ class Programs(NamedTuple):
     aggregator: Rule
     agreement: Rule | None
     attack: Attack
+    sizes: frozenset[int]
 
 
 def build_programs(config: Config, attack: str = "none") -> Programs:
@@ -70,16 +74,36 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
         parts["aggregator"],
         None if agreement is None else agreement.rule,
         parts["attack"],
+        _sizes([parts["aggregator"], *([] if agreement is None else [agreement.rule])], config, policy.size),
     )
+
+
+def _sizes(rules: list[Rule], config: Config, D: int) -> frozenset[int]:
+    """Return the numbers of messages that all rules can be applied to, between K − f and K.
+
+    A rule on a graph, or one that remembers every sender, needs K rows; missing ones are then NaN.
+    """
+
+    def fits(rule: Rule, n: int) -> bool:
+        try:
+            check_rule(rule, n, D)
+        except UsageError:
+            return False
+        shapes = [jax.eval_shape(lambda size=size: rule.init(size, D)) for size in (n, config.agents)]
+        return rule.graph is None and shapes[0] == shapes[1]
+
+    candidates = range(config.agents - config.byzantine, config.agents)
+    return frozenset(n for n in candidates if all(fits(rule, n) for rule in rules)) | {config.agents}
 
 
 def warm_up(programs: Programs, index: int) -> None:
     """Run every program once, so that no iteration waits for a compiler."""
     state, coins = programs.start, programs.plan.coins
-    K, D = programs.plan.algorithm.agents, state.parameters.shape[1]
-    zeros: Any = np.zeros((K, D), np.float32)
+    D = state.parameters.shape[1]
     jax.block_until_ready(programs.sample(state, np.bool_(coins[0]), np.int32(index)))
-    proposal = programs.propose(state, np.bool_(coins[0]), np.int32(index), zeros[0], zeros)
-    if programs.rounds:
-        jax.block_until_ready(programs.agree(state, np.int32(0), np.int32(index), zeros))
-    jax.block_until_ready(proposal)
+    for n in programs.sizes:
+        zeros: Any = np.zeros((n, D), np.float32)
+        place = (np.int32(index), np.int32(0))
+        jax.block_until_ready(programs.propose(state, np.bool_(coins[0]), *place, zeros[0], zeros))
+        if programs.rounds:
+            jax.block_until_ready(programs.agree(state, np.int32(0), *place, zeros))

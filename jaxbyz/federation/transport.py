@@ -41,13 +41,13 @@ class Traffic:
         frames_in: number of frames from listed nodes.
         frames_out: number of frames sent.
         dropped: frames that were not sent, because the queue to their receiver was full.
-        accepted: connections with a listed key.
-        refused: connections with an unknown key, or too many with one key.
+        connections: connections with a listed key.
+        outsiders: connections with an unknown key, or too many with one key.
     """
 
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = self.frames_in = self.frames_out = 0
-        self.dropped = self.accepted = self.refused = 0
+        self.dropped = self.connections = self.outsiders = 0
 
 
 class Transport:
@@ -229,9 +229,9 @@ class Transport:
             number = self.number_of.get(z85.encode(credentials[0]))
         allowed = number is not None and self._within_rate(number)
         if allowed:
-            self.traffic.accepted += 1
+            self.traffic.connections += 1
         else:
-            self.traffic.refused += 1
+            self.traffic.outsiders += 1
         answer = (b"200", b"OK", b"%d" % number) if number is not None and allowed else (b"400", b"refused", b"")
         self.zap.send_multipart([version, request, *answer, b""])
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol import graphs
@@ -115,7 +115,7 @@ def key_of_round(key: PRNGKeyArray, i: Array | int) -> PRNGKeyArray:
 
 
 def agree_once(
-    key: PRNGKeyArray, i: Array | int, rule: Rule, sent: Float[Array, "K D"], index: Int[Array, ""]
+    key: PRNGKeyArray, i: Array | int, rule: Rule, sent: Float[Array, "n D"], index: Array, row: Array
 ) -> Float[Array, " D"]:
     """Return what one agent holds after round i of an agreement, from the messages that it got.
 
@@ -123,13 +123,14 @@ def agree_once(
         key: random key of this agreement.
         i: the round, counted from 0.
         rule: the rule of the agreement.
-        sent: `[K, D]`, the messages that the agent got; its own row is true.
+        sent: `[n, D]`, the messages that the agent got; its own row is true.
         index: `[]`, its number.
+        row: `[]`, the row of its own message.
     """
     if rule.committee is not None:
         raise UsageError("agreement=committees: runs within one program only")
     state = rule.init(*sent.shape)
-    return receive(round_keys(key_of_round(key, i)), rule, state, sent, sent[index], index).rows
+    return receive(round_keys(key_of_round(key, i)), rule, state, sent, sent[row], index, row).rows
 
 
 def _initial_states(rule: Rule, places: Places, D: int) -> RuleState:

@@ -49,7 +49,13 @@ def round_keys(key: PRNGKeyArray) -> RoundKeys:
 
 
 def receive(
-    keys: RoundKeys, rule: Rule, state: RuleState, sent: Float[Array, "K D"], own: Float[Array, " D"], index: Array
+    keys: RoundKeys,
+    rule: Rule,
+    state: RuleState,
+    sent: Float[Array, "n D"],
+    own: Float[Array, " D"],
+    index: Array,
+    row: Array | None = None,
 ) -> Outcome:
     """Return what one receiver makes of the messages of a round.
 
@@ -57,14 +63,16 @@ def receive(
         keys: keys of the round.
         rule: what the receiver applies.
         state: its rule state.
-        sent: `[K, D]`, the messages that it got.
+        sent: `[n, D]`, the messages that it got.
         own: `[D]`, its own, true message.
         index: `[]`, its number.
+        row: `[]`, the row of its own message; by default its number, as where all messages arrive.
 
     Returns:
-        One row `[D]`, shares `[K]`, and the next rule state.
+        One row `[D]`, shares `[n]`, and the next rule state.
     """
-    outcome = rule.apply(jax.random.fold_in(keys.rule, index), sent, Receiver(own, index), state)
+    receiver = Receiver(own, index if row is None else row)
+    outcome = rule.apply(jax.random.fold_in(keys.rule, index), sent, receiver, state)
     return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
 
 
