@@ -1,17 +1,15 @@
-"""What must happen before JAX starts: host devices, XLA flags, the cache of programs, and joining other processes."""
+"""What must happen before JAX starts: host devices, XLA flags, and the cache of programs."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
+import sys
 
 import jax
 
 from jaxbyz.accelerate.platform import on_cpu
-from jaxbyz.errors import UsageError, first_line
-
-HEARTBEAT_SECONDS = 20  # a process that is silent for this long counts as dead; JAX's default is 100
-START_SECONDS = 300  # how long processes wait for each other at the start
 
 # XLA ends a process whose host devices have waited 40 s for each other. Episodes differ in length, so allow more.
 LONG_WAITS = (
@@ -27,11 +25,16 @@ WIDE_VECTORS = "--xla_cpu_prefer_vector_width=512"
 # XLA's default is 3. With 2, LLVM takes a third less time, and our programs run as fast.
 LESS_OPTIMISATION = "--xla_backend_optimization_level=2"
 
+# On a GPU, XLA times several kernels and takes the fastest, so a program that is compiled anew may round otherwise.
+# These flags take the first kernel, and only those that add numbers in a fixed order.
+REPEATABLE = ("--xla_gpu_autotune_level=0", "--xla_gpu_deterministic_ops=true")
+
 
 def set_flags() -> None:
     """Add our XLA flags to the environment, except those that are set already. Call it before JAX starts."""
     given = os.environ.get("XLA_FLAGS", "")
-    flags = (*LONG_WAITS, FUSED_SMALL_LOOPS, WIDE_VECTORS, LESS_OPTIMISATION)
+    repeatable = REPEATABLE if os.environ.get("JAXBYZ_DETERMINISTIC", "0") != "0" else ()
+    flags = (*LONG_WAITS, FUSED_SMALL_LOOPS, WIDE_VECTORS, LESS_OPTIMISATION, *repeatable)
     ours = [flag for flag in flags if flag.partition("=")[0] not in given]
     os.environ["XLA_FLAGS"] = " ".join([given, *ours]).strip()
 
@@ -74,37 +77,23 @@ def prepare() -> None:
         root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(root, "jaxbyz"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # there are dozens of small programs
+    if (problem := cache_problem(jax.config.values["jax_compilation_cache_dir"])) is not None:
+        print(f"jaxbyz: {problem}; programs are not cached", file=sys.stderr)
+        jax.config.update("jax_compilation_cache_dir", None)
 
 
-def join_processes() -> None:
-    """Connect this process to the others of a distributed run.
+def cache_problem(folder: str) -> str | None:
+    """Create the folder of compiled programs, readable by its owner only; return why it must not be used, or None.
 
-    JAX recognises Slurm, Open MPI and Kubernetes. Elsewhere the environment variables
-    `JAX_COORDINATOR_ADDRESS=host:port`, `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` describe the processes.
-
-    Raises:
-        UsageError: if the other processes cannot be found.
+    Programs in the cache are run, so nobody else may be able to put one there.
     """
-
-    def number(name: str) -> int | None:
-        text = os.environ.get(name)
-        if text is not None and not text.isdecimal():
-            raise UsageError(f"{name}={text!r}: must be a whole number")
-        return None if text is None else int(text)
-
-    processes, process = number("JAX_NUM_PROCESSES"), number("JAX_PROCESS_ID")
-    described = "JAX_COORDINATOR_ADDRESS" in os.environ and None not in (processes, process)
     try:
-        jax.distributed.initialize(
-            num_processes=processes,
-            process_id=process,
-            cluster_detection_method="deactivate" if described else None,
-            initialization_timeout=START_SECONDS,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"cannot join the other processes: {first_line(error)}; use Slurm, Open MPI or Kubernetes, or set "
-            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
-        ) from error
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        status = os.stat(folder)
+    except OSError as error:
+        return f"cache {folder}: cannot be used ({error.strerror})"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"cache {folder}: belongs to another user"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"cache {folder}: other users can write to it (chmod go-w {folder})"
+    return None

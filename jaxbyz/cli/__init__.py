@@ -9,6 +9,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 # command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
@@ -109,8 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in arguments if word in COMMANDS), None)
     if argv is None and command in LONG and not {"--quiet", "--json", "-h", "--help"} & set(arguments):
         print(f"jaxbyz {command}: starting …", file=sys.stderr, flush=True)
+    if "--distributed" in arguments:  # before the first import of JAX: errors are reported in one line, by Python
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if "--deterministic" in arguments:
+        os.environ["JAXBYZ_DETERMINISTIC"] = "1"
     from jaxbyz.accelerate import stored_programs
-    from jaxbyz.accelerate.setup import join_processes, prepare
+    from jaxbyz.accelerate.distributed import join_processes
+    from jaxbyz.accelerate.setup import prepare
     from jaxbyz.errors import UsageError, first_line
 
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode, or a file name that is not text
@@ -123,7 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             join_processes()  # before any import that starts JAX, such as gymnax
         sources, arguments = import_components(arguments)
     except UsageError as error:
-        return _fail(str(error))
+        code = _fail(str(error))
+        if "--distributed" in arguments:
+            os._exit(code)  # a normal exit would wait for the processes that were not found
+        return code
     command = next((word for word in arguments if word in COMMANDS), None)
     parsed = build_parser(command or "").parse_args(arguments)
     parsed.sources = sources
@@ -131,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser("").print_help()
         return 2
     try:
-        return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
+        with _acknowledged(parsed.command):
+            return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
     except UsageError as error:
         code = _fail(str(error))
         if "--distributed" in arguments:
@@ -153,6 +163,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)):
             raise
         return _fail(f"out of memory ({first_line(error)[:200]}); reduce the sizes of the run")
+
+
+def _acknowledged(command: str) -> AbstractContextManager[None]:
+    """Answer Ctrl-C at once in commands that may compile for a long time."""
+    if command not in LONG:
+        return nullcontext()
+    from jaxbyz.cli.common import print_message
+    from jaxbyz.experiments.signals import acknowledge_signals
+
+    return acknowledge_signals(print_message)
 
 
 def _fail(message: str) -> int:

@@ -90,6 +90,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--distributed", action="store_true",
         help="join the processes that Slurm, Open MPI, Kubernetes or the JAX_… variables describe",
     )  # fmt: skip
+    add_deterministic_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--quiet", action="store_true", help="print no progress and no table")
     group = parser.add_argument_group("logging")
@@ -103,6 +104,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--evaluate-episodes", type=int, metavar="M", default=20, help="episodes per evaluation and seed (default 20)"
     )
+
+
+def add_deterministic_option(parser: argparse.ArgumentParser) -> None:
+    """Add --deterministic, which `main` reads before JAX starts."""
+    parser.add_argument(
+        "--deterministic", action="store_true",
+        help="on a GPU, give the same bits in every process, also if programs are compiled anew; slower",
+    )  # fmt: skip
 
 
 def silence_other_processes(arguments: argparse.Namespace) -> None:

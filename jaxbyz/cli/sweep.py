@@ -6,6 +6,8 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from jaxbyz.cli.common import add_deterministic_option
+
 if TYPE_CHECKING:
     from jaxbyz.experiments.sweep import MemberResult
 
@@ -20,6 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="write a checkpoint every N iterations (default: `checkpoint_every` in the file)",
     )
+    add_deterministic_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--quiet", action="store_true", help="print no progress")
 

@@ -15,7 +15,10 @@ class History:
     """The record of a run, extended after every segment.
 
     Attributes:
-        parts: the metrics `[seeds, n]` of consecutive groups of iterations.
+        parts: the metrics `[seeds, n]` of consecutive groups of iterations, each more than twice as long as the next.
+        iterations: their number.
+        trajectories: `[seeds, 1]`, trajectories per agent so far.
+        latest: the metrics that were added last, by name, with cumulative `trajectories`.
         finite: `[seeds]`, whether a seed has been finite throughout.
         policy: as in `RunData`.
         steps: the environment steps of all agents and seeds.
@@ -24,13 +27,22 @@ class History:
     def __init__(self, config: Config):
         self.config = config
         self.parts: list[Metrics] = []
+        self.iterations = 0
+        self.trajectories = np.zeros((config.seeds, 1), np.int64)
+        self.latest: dict[str, np.ndarray] = {}
         self.finite = np.ones(config.seeds, bool)
         self.policy: dict[str, np.ndarray] = {}
         self.steps = 0.0
 
     def add(self, metrics: Metrics, runs: training.Run) -> None:
         """Append the metrics `[seeds, n]` of the next n iterations, after which the runs are in this state."""
-        self.parts.append(metrics)
+        self.latest = _with_trajectories(metrics)
+        self.latest["trajectories"] += self.trajectories
+        self.trajectories = self.latest["trajectories"][:, -1:]
+        self.iterations += metrics.returns.shape[1]
+        self.parts.append(jax.tree.map(np.asarray, metrics))
+        while len(self.parts) > 1 and self.parts[-2].returns.shape[1] < 2 * self.parts[-1].returns.shape[1]:
+            self.parts[-2:] = [_joined(self.parts[-2:])]  # few parts, and every iteration is copied a few times only
         self.steps += environment_steps(self.config, metrics)
         self.finite &= np.all(metrics.finite, axis=1)
         if self.finite.any():
@@ -42,7 +54,7 @@ class History:
 
     def merge(self) -> Metrics:
         """Join all parts into one and return it."""
-        self.parts = [jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *self.parts)]
+        self.parts = [_joined(self.parts)]
         return self.parts[0]
 
     def metrics(self) -> dict[str, np.ndarray]:
@@ -51,10 +63,9 @@ class History:
 
     def progress(self, iterations: int) -> Progress:
         """Return what reporters are told after a segment of a run of this many iterations."""
-        earlier, latest = self.parts[:-1], _with_trajectories(self.parts[-1])
-        latest["trajectories"] += sum(part.batch.sum(axis=1, keepdims=True) for part in earlier)
+        latest = self.latest
         return Progress(
-            iteration=sum(part.returns.shape[1] for part in self.parts),
+            iteration=self.iterations,
             iterations=iterations,
             trajectories=int(latest["trajectories"][0, -1]),  # of the first seed
             honest_return=float(np.mean(latest["returns"][:, -1])),
@@ -62,6 +73,11 @@ class History:
             metrics=latest,
             policy=self.policy,
         )
+
+
+def _joined(parts: list[Metrics]) -> Metrics:
+    """Join the metrics of consecutive iterations."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
 def _with_trajectories(metrics: Metrics) -> dict[str, np.ndarray]:

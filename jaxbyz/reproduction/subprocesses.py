@@ -14,16 +14,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import Any
 
+import jaxbyz
 from jaxbyz.experiments.signals import signal_handler
+
+# This package as a program, wherever it was imported from. Its folder comes last, to import nothing else from there.
+JAXBYZ = (
+    "-c",
+    f"import sys; sys.path.append({str(Path(jaxbyz.__file__).parents[1])!r})\n"
+    "from jaxbyz.cli import main\nsys.exit(main())",
+)
 
 
 def run_in_processes(
     commands: dict[str, Sequence[str]],
     jobs: int,
     log: Callable[[str], None],
-    program: Sequence[str] = ("-m", "jaxbyz"),
+    program: Sequence[str] = JAXBYZ,
 ) -> dict[str, str]:
     """Run `jaxbyz` with the arguments of each command, at most `jobs` at a time.
 
@@ -49,7 +58,7 @@ def run_in_processes(
         own_cores = free_cores.get()
         try:
             process = subprocess.Popen(
-                [sys.executable, *program, *arguments],
+                [sys.executable, "-P", *program, *arguments],  # -P: nothing is imported from the current folder
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
