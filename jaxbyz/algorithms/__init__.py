@@ -5,7 +5,7 @@ from jaxbyz.algorithms.byzpg import SERVER_LIMIT, byzpg
 from jaxbyz.algorithms.decbyzpg import decbyzpg
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.algorithms.naive import dec_page_pg, fed_page_pg, page_pg
-from jaxbyz.algorithms.rivals import byz_vr_marina_pg, fedpg_br, svrpg
+from jaxbyz.algorithms.rivals import byz_vr_marina_pg, fedpg_br, res_nharpg, svrpg
 from jaxbyz.registry import Registry
 
 algorithms = Registry("algorithm")
@@ -34,6 +34,10 @@ algorithms.add(
     "fedpg-br", fedpg_br, "FedPG-BR: filtered large batches, then small steps of the server", SERVER_LIMIT,
     traits=Traits(central=True, server_samples=True, snapshot=True),
 )  # fmt: skip
+algorithms.add(
+    "res-nharpg", res_nharpg, "Res-NHARPG: Hessian-corrected momentum of the workers, normalised steps of the server",
+    SERVER_LIMIT, traits=Traits(central=True),
+)  # fmt: skip
 
 __all__ = [
     "Algorithm",
@@ -48,5 +52,6 @@ __all__ = [
     "fed_page_pg",
     "fedpg_br",
     "page_pg",
+    "res_nharpg",
     "svrpg",
 ]

@@ -37,7 +37,7 @@ from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import HALF, Receiver, Rule
-from jaxbyz.sampling.page import Drawn, Page, Sampled, sampler
+from jaxbyz.sampling.page import Drawn, Page, Sampled, Sampler, sampler
 
 SERVER_LIMIT = HALF  # a server tolerates fewer Byzantine workers than honest ones
 
@@ -78,6 +78,7 @@ def byzpg(
     period: int | None = None,
     server_samples: bool = True,
     delivery: Delivery = DEFAULT_DELIVERY,
+    make_sampler: Callable[..., Sampler] = sampler,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build ByzPG: a trusted server aggregates the workers' large batches and samples the small batches alone.
@@ -97,6 +98,7 @@ def byzpg(
         period: a large batch every `period` iterations instead of the coin.
         server_samples: if False, the workers sample the small batches too, and the server aggregates those as well.
         delivery: which messages reach the server; by default all of them.
+        make_sampler: how workers sample and estimate; the PAGE switch unless another algorithm is built from this one.
         unsafe: allow more Byzantine workers than the named rule tolerates among those whose messages it sees.
 
     Raises:
@@ -116,7 +118,7 @@ def byzpg(
     server_alone = server_samples and not never_small  # whether the server samples the small batches
     if page.uses_critic and server_alone:
         raise UsageError("baseline=critic: the server samples small batches and has no critic; use p=1")
-    sample = sampler(environment, policy, page, attack.interference(environment.actions), never_small)
+    sample = make_sampler(environment, policy, page, attack.interference(environment.actions), never_small)
     one_device = Places(K)
 
     def init(key: PRNGKeyArray, places: Places = one_device) -> State:

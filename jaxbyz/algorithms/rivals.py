@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import optax
 from jaxtyping import Array
@@ -11,13 +13,16 @@ from jaxbyz.algorithms.base import DEFAULT_DELIVERY, DEFAULT_PAGE, Algorithm
 from jaxbyz.algorithms.byzpg import byzpg
 from jaxbyz.algorithms.naive import fed_page_pg
 from jaxbyz.attacks import Attack
+from jaxbyz.attacks.honest_statistics import unit
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.protocol.schedules import Schedule
 from jaxbyz.rules import Rule
+from jaxbyz.sampling.hessian import hessian_momentum_sampler
 from jaxbyz.sampling.page import Page
 
+RES_NHARPG_MOMENTUM = 0.8
 SVRPG_PERIOD = 4  # one large batch, then three small steps
 
 
@@ -47,6 +52,67 @@ def byz_vr_marina_pg(
         environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
         assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
         server_samples=False, delivery=delivery, unsafe=unsafe,
+    )  # fmt: skip
+
+
+def normalise_direction() -> optax.GradientTransformation:
+    """Return the transformation v ↦ v/‖v‖; zero stays zero."""
+
+    def update(direction: Array, state: Any, parameters: Array | None = None) -> tuple[Array, Any]:
+        return unit(direction), state
+
+    return optax.GradientTransformation(lambda parameters: optax.EmptyState(), update)
+
+
+def res_nharpg(
+    environment: Environment,
+    policy: Policy,
+    *,
+    agents: int,
+    aggregator: Rule | str | Callable[..., Array],
+    optimizer: optax.GradientTransformation,
+    byzantine: int = 0,
+    assumed_byzantine: int | None = None,
+    attack: Attack | str | Callable[..., Array] | None = None,
+    schedule: Schedule | None = None,
+    page: Page = DEFAULT_PAGE,
+    momentum: float | None = None,
+    delivery: Delivery = DEFAULT_DELIVERY,
+    unsafe: bool = False,
+) -> Algorithm:
+    """Build Res-NHARPG: workers correct their momentum with a Hessian, and the server takes normalised steps.
+
+    Arguments as in `byzpg`. Every worker sends d_t = β(d_{t−1} + B(τ̂_t; θ̂_t)(θ_t − θ_{t−1})) + (1 − β) g(τ_t; θ_t), see
+    `jaxbyz.sampling.hessian`, and the server takes θ_{t+1} = θ_t + γ d/‖d‖ with d = Aggregate(d_t^(1), …, d_t^(K)); the
+    optimizer sees d/‖d‖, so that plain ascent with step size γ is the published algorithm. Of the N trajectories of an
+    iteration, B are for the Hessian.
+
+    Args:
+        environment: as in `byzpg`.
+        policy: as in `byzpg`.
+        agents: as in `byzpg`.
+        aggregator: as in `byzpg`.
+        optimizer: as in `byzpg`.
+        byzantine: as in `byzpg`.
+        assumed_byzantine: as in `byzpg`.
+        attack: as in `byzpg`.
+        schedule: as in `byzpg`.
+        page: as in `byzpg`.
+        momentum: β; 0.8 if it is None.
+        delivery: as in `byzpg`.
+        unsafe: as in `byzpg`.
+
+    References:
+        Ganesh, Chen, Thoppe and Aggarwal, Global convergence guarantees for federated policy gradient methods with
+        adversaries, 2024.
+    """
+    beta = RES_NHARPG_MOMENTUM if momentum is None else momentum
+    return byzpg(
+        environment, policy, agents=agents, aggregator=aggregator,
+        optimizer=optax.chain(normalise_direction(), optimizer), byzantine=byzantine,
+        assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=page, p=1.0,
+        server_samples=False, delivery=delivery, make_sampler=partial(hessian_momentum_sampler, momentum=beta),
+        unsafe=unsafe,
     )  # fmt: skip
 
 

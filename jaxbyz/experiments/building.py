@@ -114,6 +114,7 @@ def build_parts(
         "period": config.period,
         "delivery": delivery,
         "local_steps": config.local_steps,
+        "momentum": config.momentum,
         "unsafe": config.unsafe,
     }
     return Parts(environment, policy, components)

@@ -95,6 +95,7 @@ COUNT = Allowed(lambda n: n >= 1, "at least 1")
 NOT_NEGATIVE = Allowed(lambda n: n >= 0, "at least 0")
 SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEED}")
 PROBABILITY_OF_LOSS = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
+MOMENTUM = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
 UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
 ENTROPY = Allowed(lambda x: 0 <= x <= FLOAT32_MAX, "a float32 number of at least 0")
 FROM_0_TO_1 = Allowed(lambda x: 0 <= x <= 1, "in [0, 1]")
@@ -222,6 +223,10 @@ class Config:
         allowed=COUNT,
         needs=[need.algorithm_takes("period")],
     )
+    momentum: float | None = option(
+        None, "momentum β of the workers; by default what the algorithm uses", allowed=MOMENTUM,
+        needs=[need.algorithm_takes("momentum")],
+    )  # fmt: skip
     eta: float = option(1e-3, "step size η", allowed=POSITIVE)
     eta_end: float | None = option(None, "decay the step size linearly to this value over the run", allowed=POSITIVE)
     optimizer: str = option("adam", "optax optimizer; sgd is the paper's plain ascent", choices=OPTIMIZERS)

@@ -205,7 +205,7 @@ def sampler(
 
     def sample(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None, batch: int) -> Episodes:
         episodes = collect(environment, policy, theta, keys, batch, estimator.horizon, interference, mask, own)
-        return _with_false_rewards(episodes, interference, keys, mask)
+        return with_false_rewards(episodes, interference, keys, mask)
 
     def judge(critics: Any, episodes: Episodes) -> tuple[Array, Any]:
         """Return the coefficients q_t of a batch, and the critics after their training on it."""
@@ -294,7 +294,7 @@ def sampler(
     return Sampler(init, large, small, either, estimate_of_message)
 
 
-def _with_false_rewards(
+def with_false_rewards(
     episodes: Episodes, interference: Interference | None, keys: PRNGKeyArray, mask: Bool[Array, " A"]
 ) -> Episodes:
     """Replace the rewards of the Byzantine agents by those that they report."""
