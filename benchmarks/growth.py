@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=Path("docs/images/growth.png"))
     given = parser.parse_args()
     report: dict[str, Any] = {"command": "python benchmarks/growth.py", "environment": describe_environment()}
-    sweep = jb.build(jb.resolve("cartpole", agents=13, byzantine=3, attack="avg-zero"))
+    sweep = jb.build(jb.resolve("cartpole-steady", agents=13, byzantine=3, attack="avg-zero"))
     report["agents"] = {"rows": [measured(K, protocol(K, (16, 16), "gda"), given.rounds) for K in AGENTS]}
     deep = [protocol(13, (width, width), "mda") for width in WIDTHS]
     report["parameters"] = {"rows": [measured(one.policy.size, one, given.rounds) for one in deep]}

@@ -54,9 +54,9 @@ def configurations() -> dict[str, dict]:
         named[f"best-{attack}"] = {**ATTACKED, "attack": attack, "preset": "cartpole-best", "trajectories": 4000}
     for attack in ("none", *ATTACKS):
         federation = {"agents": 13} if attack == "none" else {**ATTACKED, "attack": attack}
-        for preset in ("lunarlander", "lunarlander-paper"):
-            named[f"{preset}-decbyzpg-{attack}"] = {**federation, "env": "LunarLander-v3", "preset": preset}
-            named[f"{preset}-dec-page-pg-{attack}"] = {
+        for name, preset in (("lunarlander", "lunarlander-steady"), ("lunarlander-paper", "lunarlander-paper")):
+            named[f"{name}-decbyzpg-{attack}"] = {**federation, "env": "LunarLander-v3", "preset": preset}
+            named[f"{name}-dec-page-pg-{attack}"] = {
                 **federation, "env": "LunarLander-v3", "preset": preset, "algorithm": "dec-page-pg",
             }  # fmt: skip
     for attack in (*ATTACKS, "min-max", "opt-alie", "opt-ipm", "gradient-found"):
@@ -107,7 +107,7 @@ def train(name: str, options: dict[str, Any], seeds: int, trajectories: int | No
     options = {**options, "seeds": seeds}
     if trajectories is not None:
         options["trajectories"] = trajectories
-    result, record = train_and_record(name, resolve(options.pop("preset", None), **options))
+    result, record = train_and_record(name, resolve(options.pop("preset", "cartpole-steady"), **options))
     stride = max(1, len(record["trajectories"]) // 20)
     diameters = result.metrics["diameter"].max(axis=0)[::stride]
     out.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
-from jaxbyz.sampling.page import Page, Sampled, Sampler
+from jaxbyz.sampling.page import Drawn, Page, Sampled, Sampler
 
 
 class Network(nn.Module):
@@ -131,14 +131,16 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
         one = jnp.float32(1)
         return Sampled(estimate, rewards.sum(axis=1).mean(), alive.sum(axis=1).mean(), one, one)
 
-    def large(theta: Array, keys: Array, mask: Array, own: Any = None) -> Sampled:
+    def large(theta: Array, keys: Array, mask: Array, own: Any = None, critics: Any = ()) -> Drawn:
         def one(theta: Array, key: Array) -> Sampled:
             episode = collect(theta, key, page.N)
             return summary(gradient(theta, episode), episode)
 
-        return jax.vmap(one)(theta, keys)
+        return Drawn(jax.vmap(one)(theta, keys), (), ())
 
-    def small(theta: Array, previous: Array, memory: Array, keys: Array, mask: Array, own: Any = None) -> Sampled:
+    def small(
+        theta: Array, previous: Array, memory: Array, keys: Array, mask: Array, own: Any = None, critics: Any = ()
+    ) -> Drawn:
         def one(theta: Array, previous: Array, memory: Array, key: Array) -> Sampled:
             episode = collect(theta, key, page.B)
             observations, actions, _, alive = episode
@@ -147,13 +149,13 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
             estimate = gradient(theta, episode) + memory - gradient(previous, episode, weights)
             return summary(estimate, episode)
 
-        return jax.vmap(one)(theta, previous, memory, keys)
+        return Drawn(jax.vmap(one)(theta, previous, memory, keys), (), ())
 
-    def either(coin: Array, *args: Array) -> Sampled:
+    def either(coin: Array, *args: Array) -> Drawn:
         theta, _, _, *who = args
         return jax.lax.cond(coin, lambda: large(theta, *who), lambda: small(*args))
 
-    return Sampler(large, small, either)
+    return Sampler(lambda key: (), large, small, either, lambda drawn, theta, index: drawn.sampled)
 
 
 def replaced_sampler(replacement: Callable[..., Sampler]) -> Any:

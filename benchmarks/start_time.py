@@ -21,7 +21,7 @@ from pathlib import Path
 from jaxbyz.experiments.run_folder import describe_environment, write_json
 
 TASKS = {
-    "CartPole": "--preset cartpole --agents 13 --byzantine 3 --attack avg-zero --trajectories 150",
+    "CartPole": "--preset cartpole-steady --agents 13 --byzantine 3 --attack avg-zero --trajectories 150",
     "LunarLander": "--preset lunarlander --agents 13 --byzantine 3 --attack avg-zero --trajectories 200",
 }
 

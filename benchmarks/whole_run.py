@@ -2,11 +2,11 @@
 
     python benchmarks/whole_run.py [--trajectories 8000] [--rounds 2] [--out benchmarks/results/whole_run.json]
 
-CartPole with 13 honest agents and the preset `cartpole`. The runs differ only in how episodes are sampled and gradients
-are computed (`jaxbyz.sampling.page.sampler` or `plain.sampler`). Ours is timed on one device, as the plain program, and
-with its agents on all cores, as the command line runs it. The plain program runs in a separate process with the default
-flags of XLA. Everything is compiled before it is timed. The file also contains the returns, which are equal in
-distribution, and the times of ten seeds on all cores against one seed on one core and on all cores.
+CartPole with 13 honest agents and the preset `cartpole-steady`. The runs differ only in how episodes are sampled and
+gradients are computed (`jaxbyz.sampling.page.sampler` or `plain.sampler`). Ours is timed on one device, as the plain
+program, and with its agents on all cores, as the command line runs it. The plain program runs in a separate process
+with the default flags of XLA. Everything is compiled before it is timed. The file also contains the returns, which
+are equal in distribution, and the times of ten seeds on all cores against one seed on one core and on all cores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) 
     plan._build_once.cache_clear()
     patch = plain.replaced_sampler(sampler) if sampler else contextlib.nullcontext()
     with patch:
-        config = jb.resolve("cartpole", agents=13, seeds=seeds, trajectories=trajectories)
+        config = jb.resolve("cartpole-steady", agents=13, seeds=seeds, trajectories=trajectories)
         run(config, mesh=mesh)
         started = time.perf_counter()
         done = run(config, mesh=mesh)

@@ -21,8 +21,8 @@ QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 # %% [markdown]
 # The paper runs ten seeds up to 8000 trajectories per agent. Three seeds show the shape and take three minutes on two
-# cores; `benchmarks/results/learning` has ten. The preset `cartpole` has the numbers of the paper's table, except for a
-# smaller step size, a baseline, and importance weights of at most 1 (docs/reproduction.md explains why).
+# cores; `benchmarks/results/learning` has ten. The preset `cartpole-steady` has the numbers of the paper's table,
+# except for a smaller step size, a baseline, and importance weights of at most 1 (docs/reproduction.md explains why).
 
 # %%
 methods = {
@@ -30,10 +30,10 @@ methods = {
     "Dec-PAGE-PG": {"algorithm": "dec-page-pg", "agents": 13, "byzantine": 3, "attack": "avg-zero"},
     "DecByzPG": {"algorithm": "decbyzpg", "agents": 13, "byzantine": 3, "attack": "avg-zero"},
 }
-common = {"seeds": 3, "trajectories": 6000}
+common = {"preset": "cartpole-steady", "seeds": 3, "trajectories": 6000}
 if QUICK:
     methods = {"DecByzPG": {"agents": 5, "byzantine": 1, "attack": "avg-zero"}}
-    common = {"seeds": 3, "trajectories": 12, "N": 4, "B": 2, "p": 0.5, "horizon": 20, "hidden": (4,), "kappa": "2"}
+    common |= {"trajectories": 12, "N": 4, "B": 2, "p": 0.5, "horizon": 20, "hidden": (4,), "kappa": "2"}
 runs = {name: jb.run_experiment(**options, **common) for name, options in methods.items()}
 print(comparison([(name, run.metrics) for name, run in runs.items()], levels=(195, 400, 450)))
 

@@ -59,7 +59,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def run(name: str) -> dict[str, Any]:
     """Train a case for a few iterations and summarise its numbers."""
     options = {**SMALL, **RUNS[name]}
-    preset = options.pop("preset", "cartpole")
+    preset = options.pop("preset", "cartpole-steady")
     config = jb.resolve(preset, **options)
     coins = COINS[:2] if "LunarLander" in options["env"] else COINS
     if config.p == 1:

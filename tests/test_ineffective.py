@@ -35,7 +35,7 @@ CASES = [
     ({"algorithm": "fedpg-br", "anchor": "proposed"}, "anchor", "its last snapshot", "previous"),
     ({"algorithm": "svrpg", "anchor": "previous"}, "anchor", "its last snapshot", "proposed"),
     ({"baseline_value": 2.0}, "baseline_value", "baseline=leave-one-out", 3.0),
-    ({"baseline": "leave-one-out", "N": 1, "B": 1}, "baseline", "leave no other one", "none"),
+    ({"baseline": "leave-one-out", "N": 1, "B": 1, "p": 0.2}, "baseline", "leave no other one", "none"),
     ({"gae_lambda": 0.5}, "gae_lambda", "baseline=leave-one-out", 0.9),
     ({"advantages": "normalised"}, "advantages", "baseline=leave-one-out", "plain"),
     ({"critic_hidden": (4,)}, "critic_hidden", "baseline=leave-one-out", (5,)),

@@ -21,7 +21,7 @@ from jaxbyz.experiments.sweep import load_sweep, member_name, run_sweep
 FILE = """
 checkpoint_every = 2
 [fixed]
-preset = "cartpole"
+preset = "cartpole-steady"
 agents = 5
 byzantine = 1
 N = 4

@@ -12,6 +12,7 @@ import math
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +21,12 @@ from jaxbyz.algorithms import Traits, algorithms
 from jaxbyz.algorithms.base import always_large
 from jaxbyz.attacks import attacks
 from jaxbyz.components import check_limit, make_rule
-from jaxbyz.environments import environments
+from jaxbyz.environments import Environment, environments, make_environment
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments import needs as need
 from jaxbyz.experiments.agent_values import as_text, values_per_agent
-from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
+from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
+from jaxbyz.experiments.task_presets import general_preset
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.policies.distributions import DEVIATIONS
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
@@ -169,7 +171,9 @@ class Config:
         needs=[need.BYZANTINE_AGENTS],
     )
     aggregator: str = option(
-        "rfa", "aggregation rule for gradients; options as name:option=value", registry=aggregators
+        "rfa",
+        "aggregation rule for gradients, the mean if nobody is Byzantine; options as name:option=value",
+        registry=aggregators,
     )
     pre_aggregator: str = option("none", "rules applied before the aggregator, joined with +", registry=pre_aggregators)
     agreement: str = option("mda", "agreement on parameters", registry=agreements)
@@ -231,7 +235,7 @@ class Config:
     eta_end: float | None = option(None, "decay the step size linearly to this value over the run", allowed=POSITIVE)
     optimizer: str = option("adam", "optax optimizer; sgd is the paper's plain ascent", choices=OPTIMIZERS)
     gamma: float = option(0.999, "discount factor γ", allowed=UNIT_INTERVAL)
-    horizon: int = option(500, "task horizon H", allowed=COUNT)
+    horizon: int = option(500, "task horizon H, by default the limit of the environment", allowed=COUNT)
     estimator: str = option("gpomdp", "gradient estimator", choices=ESTIMATORS)
     baseline: str = option(
         "none", "baseline of the gradient estimator", choices=BASELINES, needs=[need.OTHER_TRAJECTORIES]
@@ -334,10 +338,11 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
     """Return the checked configuration of the given options, with other values from the preset.
 
     Args:
-        preset: the preset to start from; by default the one of the environment (`cartpole` for CartPole-v1), or
-            `default`.
+        preset: the preset to start from; by default the one of the environment (`cartpole` for CartPole-v1), or a
+            general one for its kind of actions and observations.
         **options: fields of `Config`. The aggregator `"bucketing+rfa"` is short for the aggregator `"rfa"` with the
-            pre-aggregator `"bucketing"`.
+            pre-aggregator `"bucketing"`. If neither the options nor the preset name an aggregator, it is the mean if
+            nobody is Byzantine. If they name no horizon, it is the environment's own time limit.
 
     Raises:
         UsageError: if an option is unknown or a value is not allowed.
@@ -347,9 +352,7 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
             near = difflib.get_close_matches(name, FIELDS, n=1)
             raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""))
     options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
-    preset = convert("preset", str | None, preset)
-    if preset is None:
-        preset = DEFAULT_PRESET.get(options.get("env", Config.env), "default")
+    preset = convert("preset", str | None, preset) or default_preset(options)
     check_choice("preset", preset, PRESETS)
     before, plus, last = options.get("aggregator", "").rpartition("+")
     if plus and "pre_aggregator" in options:
@@ -359,7 +362,38 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         )
     if plus:
         options |= {"aggregator": last, "pre_aggregator": before}
-    return check(Config(**{**PRESETS[preset][1], **options}))
+    values = {**PRESETS[preset][1], **options}
+    if "aggregator" not in values:
+        robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
+        values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
+    if "horizon" not in values and (environment := _environment(values)) is not None:
+        values["horizon"] = int(environment.limit or Config.horizon)
+    return check(Config(**values))
+
+
+def default_preset(options: dict[str, Any]) -> str:
+    """Return the preset of an environment: its own, or a general one that suits its actions and observations."""
+    own = DEFAULT_PRESET.get(options.get("env", Config.env))
+    if own is not None:
+        return own
+    environment = _environment(options)
+    return "default" if environment is None else general_preset(environment)
+
+
+def _environment(options: dict[str, Any]) -> Environment | None:
+    """Return the environment of some options; None if it cannot be made, which `check` and `build` explain."""
+    try:
+        return _environment_once(
+            options.get("env", Config.env), options.get("env_param", Config.env_param), Registry.revision
+        )
+    except UsageError:
+        return None
+
+
+@lru_cache(maxsize=16)
+def _environment_once(name: str, params: str, revision: int) -> Environment:
+    """Make an environment; `revision` makes the cache notice environments that are registered again."""
+    return make_environment(name, **parse_assignments(params))
 
 
 def traits_of(config: Config) -> Traits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxbyz.experiments.mujoco_presets import MUJOCO_PRESETS
-from jaxbyz.experiments.task_presets import TASK_PRESETS
+from jaxbyz.experiments.task_presets import GENERAL_PRESETS, TASK_PRESETS, TASK_RULES
 
 # Table 1 of the paper.
 _TABLE_CARTPOLE: dict[str, Any] = {
@@ -64,8 +64,8 @@ _BEST_CARTPOLE: dict[str, Any] = {
 
 # The same for LunarLander, with batches of 16 and logits in ±2: with ±5 about half of the seeds learn to do nothing,
 # and the gradient through saturated logits does not lead away from that. The gradient is small compared with its
-# noise, so the steady drift of the attack MinMax, which RFA lets through, would prevail; the aggregator is therefore
-# CAF.
+# noise, so the steady drift of the attack MinMax, which RFA lets through, would prevail; the rule under attack is
+# therefore CAF.
 _BEST_LUNARLANDER: dict[str, Any] = {
     **_TABLE_LUNARLANDER,
     **_STEADY,
@@ -75,7 +75,6 @@ _BEST_LUNARLANDER: dict[str, Any] = {
     "eta": 2e-3,
     "eta_end": 2e-4,
     "output_scale": 2.0,
-    "aggregator": "caf",
 }
 
 # Other algorithms, with the values of their own code for CartPole.
@@ -93,30 +92,42 @@ _FEDPG_BR: dict[str, Any] = {
 _SVRPG: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "svrpg", "agreement": "none", "N": 16, "period": 4}
 _MARINA: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "byz-vr-marina-pg", "agreement": "none"}
 
+# Where a preset names no aggregator, `resolve` chooses the mean if nobody is Byzantine. The paper always aggregates
+# with RFA, so the presets that reproduce it name that rule.
+_RFA: dict[str, Any] = {"aggregator": "rfa"}
+
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "default": ("the general defaults, for any environment", {}),
-    "cartpole": ("CartPole: Table 1 with step size 1e-3, tanh, leave-one-out baseline, weights clipped at 1",
-                 {**_TABLE_CARTPOLE, **_STEADY}),
-    "cartpole-paper": ("CartPole: Table 1 of the paper, unchanged; learns fast, then collapses", _TABLE_CARTPOLE),
+    "default": ("the default of every option; GPOMDP without a baseline", {}),
+    **GENERAL_PRESETS,
+    "cartpole": ("CartPole: batches of 8 (p = 1), decaying step size 1e-2, logits in ±3, leave-one-out baseline",
+                 _BEST_CARTPOLE),
+    "cartpole-steady": ("CartPole: Table 1 with step size 1e-3, tanh, leave-one-out baseline, weights clipped at 1",
+                        {**_TABLE_CARTPOLE, **_STEADY, **_RFA}),
+    "cartpole-paper": ("CartPole: Table 1 of the paper, unchanged; learns fast, then collapses",
+                       {**_TABLE_CARTPOLE, **_RFA}),
     "cartpole-published": ("CartPole: the published code of the paper, including its differences from the paper",
                            {**_TABLE_CARTPOLE, **_PUBLISHED, "eta": 5e-4}),
-    "cartpole-best": ("CartPole: batches of 8 (p = 1), decaying step size 1e-2, logits in ±3, leave-one-out baseline",
-                      _BEST_CARTPOLE),
+    "cartpole-best": ("CartPole: `cartpole` with RFA also if nobody is Byzantine", {**_BEST_CARTPOLE, **_RFA}),
     "cartpole-fedpg-br": ("CartPole: FedPG-BR with the values of its own code", _FEDPG_BR),
-    "cartpole-svrpg": ("CartPole: SVRPG, one large batch of 16 and three small batches", _SVRPG),
-    "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the values of `cartpole`", _MARINA),
-    "lunarlander": ("LunarLander: Table 1 with leave-one-out baseline, weights clipped at 1",
-                    {**_TABLE_LUNARLANDER, **_STEADY}),
-    "lunarlander-paper": ("LunarLander: Table 1 of the paper, unchanged", _TABLE_LUNARLANDER),
+    "cartpole-svrpg": ("CartPole: SVRPG, one large batch of 16 and three small batches", {**_SVRPG, **_RFA}),
+    "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the values of `cartpole-steady`", {**_MARINA, **_RFA}),
+    "lunarlander": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF under attack",
+                    _BEST_LUNARLANDER),
+    "lunarlander-steady": ("LunarLander: Table 1 with leave-one-out baseline, weights clipped at 1",
+                           {**_TABLE_LUNARLANDER, **_STEADY, **_RFA}),
+    "lunarlander-paper": ("LunarLander: Table 1 of the paper, unchanged", {**_TABLE_LUNARLANDER, **_RFA}),
     "lunarlander-published": ("LunarLander: Table 1 with the differences of the published code",
                               {**_TABLE_LUNARLANDER, **_PUBLISHED}),
-    "lunarlander-best": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF",
-                         _BEST_LUNARLANDER),
+    "lunarlander-best": ("LunarLander: `lunarlander` with CAF also if nobody is Byzantine",
+                         {**_BEST_LUNARLANDER, "aggregator": "caf"}),
     **TASK_PRESETS,
     **MUJOCO_PRESETS,
 }  # fmt: skip
 
-# The preset of an environment when none is named.
+# The rule of a preset that names none, if some agents are Byzantine; RFA where nothing else is better.
+RULE_UNDER_ATTACK: dict[str, str] = {"lunarlander": "caf", **TASK_RULES}
+
+# The preset of an environment when none is named. Others have a general preset that suits actions and observations.
 DEFAULT_PRESET = {
     **{options["env"]: name for name, (_, options) in (TASK_PRESETS | MUJOCO_PRESETS).items()},
     "CartPole-v1": "cartpole",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from jaxbyz.environments import Environment
+from jaxbyz.policies import default_policy
+
 # Large batches only (p = 1), a critic per agent, and several clipped steps per batch. Every agent scales its advantages
 # itself, which bounds the size of honest messages.
 CRITIC: dict[str, Any] = {
@@ -38,6 +41,21 @@ IMAGE: dict[str, Any] = {
     "trajectories": 3000,
 }
 
+# For environments without a preset of their own, by the kind of their actions and observations.
+GENERAL_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "general-discrete": ("any task with discrete actions: critics, 8 × 2 clipped steps per batch of 8", DISCRETE),
+    "general-continuous": ("any task with continuous actions: critics, 8 × 2 clipped steps per batch of 8", CONTINUOUS),
+    "general-images": ("any task with images and discrete actions: convolutions, critics, 4 × 2 clipped steps", IMAGE),
+}
+
+
+def general_preset(environment: Environment) -> str:
+    """Return the name of the general preset that suits actions and observations."""
+    if not environment.actions.discrete:
+        return "general-continuous"
+    return "general-images" if default_policy(environment) == "cnn" else "general-discrete"
+
+
 TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "acrobot": ("Acrobot: critics, 8 × 4 clipped steps per batch of 8",
                 {**DISCRETE, "env": "Acrobot-v1", "horizon": 500, "minibatches": 4, "trajectories": 500}),
@@ -52,12 +70,12 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "lunarlander-critic": ("LunarLander: critics, 4 × 2 clipped steps per batch of 16",
                            {**DISCRETE, "env": "LunarLander-v3", "horizon": 1000, "hidden": (64, 64),
                             "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98, "N": 16, "B": 16,
-                            "epochs": 4, "output_scale": 2.0, "eta": 2e-3, "eta_end": 2e-4, "aggregator": "caf",
+                            "epochs": 4, "output_scale": 2.0, "eta": 2e-3, "eta_end": 2e-4,
                             "trajectories": 3000}),
     "lunarlander-continuous": ("LunarLanderContinuous: critics, 4 × 2 clipped steps per batch of 16",
                                {**CONTINUOUS, "env": "LunarLanderContinuous-v3", "horizon": 1000,
                                 "hidden": (64, 64), "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98,
-                                "N": 16, "B": 16, "epochs": 4, "eta": 1e-3, "eta_end": 1e-4, "aggregator": "caf",
+                                "N": 16, "B": 16, "epochs": 4, "eta": 1e-3, "eta_end": 1e-4,
                                 "trajectories": 2000}),
     "catch": ("Catch: critics, 4 × 2 clipped steps per batch of 16",
               {**DISCRETE, "env": "Catch-bsuite", "horizon": 10, "N": 16, "B": 16, "epochs": 4, "trajectories": 1000}),
@@ -68,3 +86,6 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "spaceinvaders": ("SpaceInvaders-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
                       {**IMAGE, "env": "SpaceInvaders-MinAtar", "horizon": 1000}),
 }  # fmt: skip
+
+# The rule under attack of the presets for which another one than RFA is better.
+TASK_RULES: dict[str, str] = {"lunarlander-critic": "caf", "lunarlander-continuous": "caf"}

@@ -21,7 +21,7 @@ ENVIRONMENTS = {"CartPole": "CartPole-v1", "LunarLander": "LunarLander-v3"}
 
 # setting -> preset for each environment
 SETTINGS: dict[str, dict[str, str]] = {
-    "steady": {"CartPole": "cartpole", "LunarLander": "lunarlander"},
+    "steady": {"CartPole": "cartpole-steady", "LunarLander": "lunarlander-steady"},
     "paper": {"CartPole": "cartpole-paper", "LunarLander": "lunarlander-paper"},
     "published": {"CartPole": "cartpole-published", "LunarLander": "lunarlander-published"},
     "best": {"CartPole": "cartpole-best", "LunarLander": "lunarlander-best"},
