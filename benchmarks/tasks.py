@@ -41,12 +41,12 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "cartpole": Task("cartpole-best", 475, 300, 1000),
+    "cartpole": Task("cartpole", 475, 300, 1000),
     "acrobot": Task("acrobot", -95, 500, 500),
     "pendulum": Task("pendulum", -200, 1000, 1000),
     "mountaincar": Task("mountaincar", -120, 5000, 5000),
     "mountaincar-continuous": Task("mountaincar-continuous", 90, 500, 500),
-    "lunarlander": Task("lunarlander-critic", 200, 1000, 3000),
+    "lunarlander": Task("lunarlander", 200, 1000, 3000),
     "lunarlander-continuous": Task("lunarlander-continuous", 200, 2000, 2000),
     "catch": Task("catch", 0.95, 1000, 1000),
     "breakout": Task("breakout", 10, 3000, 3000),
@@ -59,7 +59,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "min-max": {**ATTACKED, "attack": "min-max"},
     "gradient-found": {**ATTACKED, "attack": "gradient-found"},
     "alone": {"algorithm": "page-pg"},
-    "honest": {"agents": 13, "aggregator": "mean"},
+    "honest": {"agents": 13},
     "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
 }
 POINTS = 50  # of every curve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxbyz.experiments.mujoco_presets import MUJOCO_PRESETS
-from jaxbyz.experiments.task_presets import GENERAL_PRESETS, TASK_PRESETS, TASK_RULES
+from jaxbyz.experiments.task_presets import GENERAL_PRESETS, TASK_PRESETS, TASK_RULE
 
 # Table 1 of the paper.
 _TABLE_CARTPOLE: dict[str, Any] = {
@@ -111,25 +111,20 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole-fedpg-br": ("CartPole: FedPG-BR with the values of its own code", _FEDPG_BR),
     "cartpole-svrpg": ("CartPole: SVRPG, one large batch of 16 and three small batches", {**_SVRPG, **_RFA}),
     "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the values of `cartpole-steady`", {**_MARINA, **_RFA}),
-    "lunarlander": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF under attack",
-                    _BEST_LUNARLANDER),
     "lunarlander-steady": ("LunarLander: Table 1 with leave-one-out baseline, weights clipped at 1",
                            {**_TABLE_LUNARLANDER, **_STEADY, **_RFA}),
     "lunarlander-paper": ("LunarLander: Table 1 of the paper, unchanged", {**_TABLE_LUNARLANDER, **_RFA}),
     "lunarlander-published": ("LunarLander: Table 1 with the differences of the published code",
                               {**_TABLE_LUNARLANDER, **_PUBLISHED}),
-    "lunarlander-best": ("LunarLander: `lunarlander` with CAF also if nobody is Byzantine",
+    "lunarlander-best": ("LunarLander: batches of 16 (p = 1), decaying step size 2e-3, logits in ±2, CAF",
                          {**_BEST_LUNARLANDER, "aggregator": "caf"}),
     **TASK_PRESETS,
     **MUJOCO_PRESETS,
 }  # fmt: skip
 
 # The rule of a preset that names none, if some agents are Byzantine; RFA where nothing else is better.
-RULE_UNDER_ATTACK: dict[str, str] = {"lunarlander": "caf", **TASK_RULES}
+RULE_UNDER_ATTACK: dict[str, str] = dict.fromkeys((*GENERAL_PRESETS, *TASK_PRESETS), TASK_RULE)
 
 # The preset of an environment when none is named. Others have a general preset that suits actions and observations.
-DEFAULT_PRESET = {
-    **{options["env"]: name for name, (_, options) in (TASK_PRESETS | MUJOCO_PRESETS).items()},
-    "CartPole-v1": "cartpole",
-    "LunarLander-v3": "lunarlander",
-}
+DEFAULT_PRESET = {options["env"]: name for name, (_, options) in (TASK_PRESETS | MUJOCO_PRESETS).items()}
+DEFAULT_PRESET["CartPole-v1"] = "cartpole"
