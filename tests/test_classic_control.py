@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxbyz import make_environment
+from jaxbyz.errors import UsageError
 from jaxbyz.sampling.rollout import collect
 
 RECORD = np.load(Path(__file__).parent / "data" / "classic_control.npz")
@@ -84,3 +85,25 @@ def test_held_actions_add_the_rewards_and_stop_at_the_end():
         if over:
             break
     assert over and 8 <= total <= 11
+
+
+def test_scaled_observations_have_mean_0_and_deviation_1_and_are_the_same_for_everybody():
+    from jaxbyz.environments.observation_scaling import _common_sample, common_scales
+
+    plain, scaled = make_environment("MountainCar-v0"), make_environment("MountainCar-v0", scale=True)
+    mean, deviation = common_scales(plain)
+    assert deviation[1] < 0.03 and abs(mean[0] + 0.5) < 0.1  # velocity is tiny, the car is in the valley
+    observation, state = plain.reset(jax.random.key(3))
+    seen, _ = scaled.reset(jax.random.key(3))
+    np.testing.assert_allclose(seen, (observation - mean) / deviation, rtol=1e-5)
+    after, raw = (e.step(jax.random.key(4), state, jnp.int32(2)) for e in (scaled, plain))
+    np.testing.assert_allclose(after.observation, (raw.observation - mean) / deviation, rtol=1e-4)
+    observations, alive = (np.asarray(x) for x in _common_sample(scaled))
+    np.testing.assert_allclose(observations[alive].mean(axis=0), 0, atol=1e-3)
+    np.testing.assert_allclose(observations[alive].std(axis=0), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("params", [{"hold": 0}, {"hold": 1.5}, {"scale": "yes"}])
+def test_wrong_values_of_common_parameters_are_refused(params):
+    with pytest.raises(UsageError, match="must be"):
+        make_environment("CartPole-v1", **params)

@@ -180,7 +180,7 @@ def test_list_names_everything(capsys):
         (["--p", "0"], "p=0.0: must be in (0, 1]"),
         (["--p", "1.5"], "p=1.5"),
         (["--p", "nan"], "p=nan"),
-        (["--B", "60"], "B=60 exceeds N=50"),
+        (["--B", "60"], "B=60 exceeds N=8"),
         (["--N", "0"], "N=0: must be at least 1"),
         (["--horizon", "0"], "horizon=0"),
         (["--seeds", "0"], "seeds=0"),
@@ -227,7 +227,7 @@ def test_numbers_beyond_floats_are_refused(name):
 
 
 def test_the_theorem_has_rounds_for_every_probability():
-    assert resolve(kappa="theorem", p=1e-200).kappa_rounds() == 1339
+    assert resolve(kappa="theorem", p=1e-200, N=50).kappa_rounds() == 1339
     assert resolve(kappa="theorem", p=0.2, N=50, agents=13).kappa_rounds() == 14
 
 
@@ -321,7 +321,24 @@ def test_damaged_files_are_refused(capsys, folder, tmp_path):
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
 def test_continuous_environments_train(name, tmp_path):
     out = tmp_path / name
-    assert main(["train", *TINY, "--env", name, "--attack", "random-action", "--quiet", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "train",
+                *TINY,
+                "--preset",
+                "default",
+                "--env",
+                name,
+                "--attack",
+                "random-action",
+                "--quiet",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert np.isfinite(jb.load_run(out).metrics["returns"]).all()
 
 

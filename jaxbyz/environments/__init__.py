@@ -11,6 +11,7 @@ from jaxbyz.environments.gymnax_adapter import (
     make_environment,
 )
 from jaxbyz.environments.heterogeneity import agent_params, heterogeneous
+from jaxbyz.environments.observation_scaling import scale_observations
 from jaxbyz.environments.tabular import tabular_mdp
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "heterogeneous",
     "hold_actions",
     "make_environment",
+    "scale_observations",
     "tabular_mdp",
 ]

@@ -166,17 +166,20 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     Args:
         name: a registered name, a gymnax environment object, or an `Environment`, which is returned unchanged.
         **params: values that replace fields of the environment's parameters, for example `gravity=9.0`. Parameters
-            that gymnax derives from others, such as CartPole's `total_mass`, follow. Every environment also has the
-            parameter `hold`, the number of steps for which an action is held.
+            that gymnax derives from others, such as CartPole's `total_mass`, follow. Every environment also has
+            `hold`, the number of steps for which an action is held, and `scale=True`, which scales observations by
+            those of a common sample.
 
     Raises:
         UsageError: if the name or a parameter is unknown, or the spaces are not supported.
     """
     if isinstance(name, Environment):
         return name
-    if "hold" in params:
-        hold = params.pop("hold")
-        return hold_actions(make_environment(name, **params), hold)
+    if wrapped := {key: params.pop(key) for key in WRAPPERS if key in params}:
+        environment = make_environment(name, **params)
+        for key, value in wrapped.items():
+            environment = WRAPPERS[key](environment, value)
+        return environment
     raw = _make_raw(name) if isinstance(name, str) else name
     if isinstance(raw, Environment):
         if params:
@@ -234,6 +237,10 @@ def _make_raw(name: str) -> Any:
     finally:
         socket.setdefaulttimeout(before)
 
+
+# Parameters that every environment has: name -> what wraps the environment, given the value. They are applied in this
+# order.
+WRAPPERS: dict[str, Callable[[Environment, Any], Environment]] = {"hold": hold_actions}
 
 # Environments that clip actions themselves and charge the action as it was given, as gymnasium's do.
 _CHARGES_UNCLIPPED = ("ContinuousMountainCar-v0", "MountainCarContinuous-v0")
