@@ -51,7 +51,7 @@ def refused(capsys, *arguments: str) -> str:
 
 def test_a_run_folder_holds_what_it_should(folder):
     assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz",
+        "config.json", "environment.json", "metrics.npz", "policy.npz", "run.json", "state.npz",
     ]  # fmt: skip
     run = jb.load_run(folder)
     T = run.metrics["returns"].shape[1]
