@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jaxbyz.experiments.config import Config
-    from jaxbyz.experiments.reporters import Reporter
+    from jaxbyz.experiments.reporters import Progress, Reporter
     from jaxbyz.experiments.run import Experiment
     from jaxbyz.experiments.run_folder import RunData
 
@@ -128,6 +128,22 @@ def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"checkpoint_every": arguments.checkpoint_every, "mesh": arguments.mesh}
 
 
+class _Announcement:
+    """A reporter that says where a run writes, after its options were accepted and before it is compiled."""
+
+    def __init__(self, out: str):
+        self.out = out
+
+    def __enter__(self) -> None:
+        print_message(f"writing to {self.out}")
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+    def update(self, progress: Progress) -> None:
+        """Do nothing."""
+
+
 def make_reporter(
     config: Config, arguments: argparse.Namespace, name: str | None = None, tags: Sequence[str] = ()
 ) -> Reporter:
@@ -137,7 +153,7 @@ def make_reporter(
     from jaxbyz.experiments.progress import make_progress
     from jaxbyz.experiments.reporters import ReporterGroup, TensorBoard
 
-    reporters: list[Reporter] = []
+    reporters: list[Reporter] = [] if arguments.quiet or not arguments.out else [_Announcement(arguments.out)]
     if arguments.tensorboard is not None:
         reporters.append(TensorBoard(arguments.tensorboard, config.seed, print_message))
     if arguments.wandb is not None:

@@ -49,8 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
     check_labels(**labels)
     if arguments.out is None and not arguments.no_save:
         arguments.out = str(_default_folder(config, arguments.name))
-    if arguments.out is not None and not arguments.quiet:
-        common.print_message(f"writing to {arguments.out}")
     reporter, settings = common.make_reporter(config, arguments, **labels), common.run_settings(arguments)
     return common.run_and_report(arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels))
 
