@@ -13,9 +13,10 @@ import jaxbyz as jb
 from jaxbyz.accelerate.setup import FUSED_SMALL_LOOPS, WIDE_VECTORS, agents_can_share_cores, set_flags
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import build_parser, main
+from jaxbyz.cli.listing import KINDS, described
 from jaxbyz.cli.options import config_from, parse_widths
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.config import FIELDS, OTHER_NAMES, resolve
 from jaxbyz.experiments.evaluation import _player, evaluate
 from jaxbyz.experiments.plan import cached_algorithm, make_plan
 from jaxbyz.experiments.run import run as run_config
@@ -157,7 +158,7 @@ def test_list_names_everything(capsys):
     listed = json.loads(capsys.readouterr().out)
     assert set(listed) == {
         "environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
-        "presets",
+        "policies", "presets",
     }  # fmt: skip
     assert {"rfa", "krum", "mean"} <= set(listed["aggregators"]) and "bucketing" in listed["pre_aggregators"]
     assert {"none", "random-action", "large-noise", "avg-zero"} <= set(listed["attacks"])
@@ -166,6 +167,56 @@ def test_list_names_everything(capsys):
     assert all(line.strip() for kind in listed.values() for line in kind.values())
     assert main(["list"]) == 0
     assert "geometric median" in capsys.readouterr().out
+
+
+def test_list_of_one_kind_shows_options_and_limits(capsys):
+    assert main(["list", "rules"]) == 0
+    text = capsys.readouterr().out
+    assert "  krum: " in text and "f < 1/4·K, so f ≤ 3 of 13" in text and "rounds=8, nu=0.001" in text
+    assert "  bucketing: " in text and "min-max" not in text
+    for kind in KINDS:
+        assert main(["list", kind.replace("_", "-"), "--json"]) == 0
+        (entries,) = json.loads(capsys.readouterr().out).values()
+        assert entries and all(entry["summary"] for entry in entries.values())
+    assert entries["cartpole-best"]["options"]["output_scale"] == 3.0
+    for name, options in (("krum", {"neighbours": None}), ("cnn", {"kernel": 3})):
+        entry = {**described("aggregators"), **described("policies")}[name]["options"]
+        assert options.items() <= entry.items() and not {"byzantine", "environment"} & entry.keys()
+
+
+def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
+    def text(*words):
+        monkeypatch.setattr("sys.argv", ["jaxbyz", "train", *words])
+        with pytest.raises(SystemExit):
+            main(["train", *words])
+        return " ".join(capsys.readouterr().out.split())
+
+    usual, best, lander = (
+        text("--help"),
+        text("--help", "--preset", "cartpole-best"),
+        text("--env=LunarLander-v3", "-h"),
+    )
+    assert "preset cartpole (" in usual and "step size η (0.001)" in usual and "Byzantine agents f, which" in usual
+    assert "preset cartpole-best (" in best and "step size η (0.01)" in best
+    assert "preset lunarlander (" in lander and "separated by commas (64,64)" in lander
+    groups = ("task:", "agents and faults:", "defence:", "network:", "examples: jaxbyz train")
+    assert [usual.count(group) for group in groups] == [1] * len(groups)
+    assert [usual.index(group) for group in groups] == sorted(usual.index(group) for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("--lr", "--eta"), ("--learning-rate=3", "--eta"), ("--rule", "--aggregator"), ("--agent", "--agents")],
+)
+def test_options_with_other_names_are_suggested(word, meant, capsys):
+    assert refused(capsys, "train", word, "3").endswith(f"; did you mean {meant}?")
+    assert "did you mean" not in refused(capsys, "plot", "x", word)
+
+
+def test_other_names_lead_to_options():
+    assert set(OTHER_NAMES.values()) <= set(FIELDS) and not set(OTHER_NAMES) & set(FIELDS)
+    with pytest.raises(UsageError, match="option 'lr' is unknown; did you mean 'eta'"):
+        resolve(lr=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,17 @@ def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return parsed.sources, others
 
 
+def _unrecognised(words: Sequence[str], command: str | None) -> str:
+    """Return the message for arguments that no option takes, with the option that may have been meant."""
+    line = f"unrecognized arguments: {' '.join(words)}"
+    if command not in ("train", "federation", "adversary") or not words[0].startswith("--"):
+        return line
+    from jaxbyz.experiments.config import similar_option
+
+    near = similar_option(words[0][2:].partition("=")[0])
+    return line if near is None else f"{line}; did you mean --{near.replace('_', '-')}?"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Mistakes of the user end in one line on standard error and exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -134,7 +145,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             os._exit(code)  # a normal exit would wait for the processes that were not found
         return code
     command = next((word for word in arguments if word in COMMANDS), None)
-    parsed = build_parser(command or "").parse_args(arguments)
+    parser = build_parser(command or "")
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        return _fail(_unrecognised(unknown, parsed.command))
     parsed.sources = sources
     if parsed.command is None:
         build_parser("").print_help()

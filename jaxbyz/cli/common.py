@@ -25,6 +25,15 @@ def print_message(line: str) -> None:
     print(f"jaxbyz: {line}", file=sys.stderr, flush=True)
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of the examples at the end, and wraps everything else."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+
 def seed_number(text: str) -> int:
     """Return the seed that an argument names."""
     from jaxbyz.experiments.config import MAX_SEED, SEED

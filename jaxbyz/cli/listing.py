@@ -1,28 +1,41 @@
-"""`jaxbyz list`: all components and presets, with one line each."""
+"""`jaxbyz list`: all components and presets; of one kind also with options and limits."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxbyz.registry import Entry, Registry
+
+GIVEN = ("agents", "byzantine", "environment")  # arguments of factories that are not options
+EXAMPLE_AGENTS = 13  # for which the largest number of Byzantine agents is shown
+ALIASES = {"rules": ("aggregators", "pre_aggregators")}
+KINDS = ("environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
+         "policies", "presets")  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add --json."""
+    """Add the kind and --json."""
+    choices = [*ALIASES, *(kind.replace("_", "-") for kind in KINDS)]
+    parser.add_argument("kind", nargs="?", metavar="KIND", choices=choices,
+                        help=f"list this kind with options and limits: {', '.join(choices)}")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def catalogue() -> dict[str, dict[str, str]]:
-    """Return the summary of every component by kind and name."""
+def registries() -> dict[str, Registry]:
+    """Return the table of every kind of component."""
     from jaxbyz.algorithms import algorithms
     from jaxbyz.attacks import attacks
     from jaxbyz.environments import environments
-    from jaxbyz.experiments.presets import PRESETS
     from jaxbyz.policies import policies
     from jaxbyz.protocol.agreements import agreements
     from jaxbyz.protocol.schedules import schedules
     from jaxbyz.rules import aggregators, pre_aggregators
 
-    kinds = {
+    return {
         "environments": environments,
         "algorithms": algorithms,
         "aggregators": aggregators,
@@ -32,25 +45,75 @@ def catalogue() -> dict[str, dict[str, str]]:
         "schedules": schedules,
         "policies": policies,
     }
-    listed = {}
-    for kind, registry in kinds.items():
-        listed[kind] = {
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """Return the summary of every component by kind and name."""
+    from jaxbyz.experiments.presets import PRESETS
+
+    listed = {
+        kind: {
             entry.name: entry.summary + (f"; f < {entry.limit}·K" if entry.limit is not None else "")
             for entry in registry
         }
+        for kind, registry in registries().items()
+    }
     listed["presets"] = {name: line for name, (line, _) in PRESETS.items()}
     return listed
 
 
+def described(kind: str) -> dict[str, dict[str, Any]]:
+    """Return summary, limit and options of every component of a kind, or the values of every preset."""
+    if kind == "presets":
+        from jaxbyz.experiments.presets import PRESETS
+
+        return {name: {"summary": line, "options": values} for name, (line, values) in PRESETS.items()}
+    return {
+        entry.name: {
+            "summary": entry.summary,
+            "limit": None if entry.limit is None else f"f < {entry.limit}·K",
+            "most": None if entry.limit is None else entry.most(EXAMPLE_AGENTS),
+            "options": {} if kind in ("environments", "algorithms") else options_of(entry),
+        }
+        for entry in registries()[kind]
+    }
+
+
+def options_of(entry: Entry) -> dict[str, Any]:
+    """Return the options of a component and their defaults; `…` for one that must be given."""
+    parameters = inspect.signature(entry.factory).parameters.values()
+    named = (p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN)
+    return {p.name: "…" if p.default is p.empty else p.default for p in named}
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Print the catalogue."""
-    listed = catalogue()
+    """Print the catalogue, or one kind in detail."""
+    if arguments.kind is None:
+        listed: dict[str, Any] = catalogue()
+    else:
+        kind = arguments.kind.replace("-", "_")
+        listed = {each: described(each) for each in ALIASES.get(kind, (kind,))}
     if arguments.json:
-        print(json.dumps(listed, indent=2, ensure_ascii=False))
+        print(json.dumps(listed, indent=2, ensure_ascii=False, default=str))
         return 0
     for kind, entries in listed.items():
         print(kind.replace("_", "-"))
         width = max(map(len, entries))
         for name, line in entries.items():
-            print(f"  {name:<{width}}  {line}")
+            if arguments.kind is None:
+                print(f"  {name:<{width}}  {line}")
+            else:
+                print_details(name, line)
     return 0
+
+
+def print_details(name: str, entry: dict[str, Any]) -> None:
+    """Print one component on two or three lines."""
+    import textwrap
+
+    limit = "" if entry.get("limit") is None else f"; {entry['limit']}, so f ≤ {entry['most']} of {EXAMPLE_AGENTS}"
+    print(textwrap.fill(f"{name}: {entry['summary']}{limit}", 100, initial_indent="  ", subsequent_indent="    "))
+    if entry["options"]:
+        texts = [f"{option}={'x'.join(map(str, value)) if isinstance(value, tuple) else str(value).lower()}"
+                 for option, value in entry["options"].items()]  # fmt: skip
+        print(textwrap.fill("options: " + ", ".join(texts), 100, initial_indent="    ", subsequent_indent="      "))

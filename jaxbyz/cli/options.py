@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxbyz.experiments.agent_values import ASSIGNING
@@ -16,30 +17,70 @@ NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIG
 METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}
 
 
+# The first option of each group of the help text; the others follow in the order of `Config`.
+GROUPS = {
+    "algorithm": "task",
+    "agents": "agents and faults",
+    "aggregator": "defence",
+    "seeds": "seeds and length",
+    "N": "batches and steps",
+    "gamma": "gradient estimate",
+    "policy": "network",
+    "output": "result",
+}
+
+
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add --preset and one option per field of `Config`; options that are not given come from the preset."""
-    own = " and ".join(DEFAULT_PRESET)
-    group = parser.add_argument_group(
-        "experiment",
-        f"Defaults are those of the preset `default`; a preset overrides them ({own} have their own).",
-    )
-    group.add_argument(
-        "--preset", metavar="NAME", help=f"values to start from: {', '.join(PRESETS)} (default: by environment)"
-    )
+    """Add --preset and one option per field of `Config`, in groups; options that are not given come from the preset.
+
+    The help text shows the values of the preset that the command line chooses, by `--preset` or `--env`.
+    """
+    group = parser.add_argument_group("preset")
+    group.add_argument("--preset", metavar="NAME", help=f"values to start from: {', '.join(PRESETS)}")
     for name, field in FIELDS.items():
-        flag, help_text = "--" + name.replace("_", "-"), field.metadata["help"].replace("%", "%%")
+        if name in GROUPS:
+            group = parser.add_argument_group(GROUPS[name])
+        flag, help_text = _flag(name), field.metadata["help"].replace("%", "%%")
         if TYPES[name] is bool:
             group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
             continue
         if field.metadata["choices"]:
             help_text += f" [{', '.join(field.metadata['choices'])}]"
-        default = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
         group.add_argument(
             flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS,
             action=JoinedWithCommas if name in ASSIGNING else "store",
-            metavar=NAMED_METAVARS.get(name) or METAVARS.get(TYPES[name], "NAME"),
-            help=f"{help_text} (preset default: {str(default).replace('None', 'none') or 'none'})",
+            metavar=NAMED_METAVARS.get(name) or METAVARS.get(TYPES[name], "NAME"), help=help_text,
         )  # fmt: skip
+    show_values(parser, sys.argv[1:])
+
+
+def _flag(name: str) -> str:
+    """Return the option of the command line for a field of `Config`."""
+    return "--" + name.replace("_", "-")
+
+
+def show_values(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add to the help texts the values of the preset that a command line chooses."""
+    chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    chooser.add_argument("--preset")
+    chooser.add_argument("--env", default=Config.env)
+    try:
+        chosen, _ = chooser.parse_known_args(words)
+    except argparse.ArgumentError:
+        return
+    preset = chosen.preset if chosen.preset in PRESETS else DEFAULT_PRESET.get(chosen.env, "default")
+    values = {**{name: field.default for name, field in FIELDS.items()}, **PRESETS[preset][1]}
+    for action in parser._actions:
+        value = values.get(action.dest)
+        if not (value is None or isinstance(value, bool) or value in ("", "none")) and _flag(action.dest) in (
+            action.option_strings
+        ):
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            action.help = f"{action.help} ({text.replace('%', '%%')})"
+    parser.description = (
+        f"{parser.description}. Values in parentheses are those of the preset {preset} ({PRESETS[preset][0]}); with "
+        "--preset NAME or --env NAME, --help shows those of another."
+    )
 
 
 class JoinedWithCommas(argparse.Action):

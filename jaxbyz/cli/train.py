@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from jaxbyz.experiments.config import Config
 
 
+EXAMPLES = """\
+examples:
+  jaxbyz train --byzantine 3 --attack avg-zero
+      13 agents on CartPole, 3 of them Byzantine; the results go to runs/DATE-NAME
+  jaxbyz train --preset cartpole-best --byzantine 3 --attack alie --seeds 10 --trajectories 1000 --out runs/best
+      ten seeds side by side, tuned options
+  jaxbyz train --env LunarLander-v3 --preset lunarlander-best --byzantine 3 --attack large-noise --checkpoint-every 100
+  jaxbyz train --aggregator bucketing:size=2+rfa --attack ipm:scale=0.5 --byzantine 2
+      components with options; `jaxbyz list rules` names them
+  jaxbyz train --from runs/best --env-param gravity=12
+      start from a learnt policy, in a changed environment
+"""
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `Config`, the output folder, and how to report."""
     from jaxbyz.cli.options import add_config_options
@@ -28,6 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     common.add_run_options(parser)
     add_config_options(parser)
+    parser.usage, parser.epilog = "%(prog)s [options]", EXAMPLES
+    parser.formatter_class = common.HelpFormatter
 
 
 def run(arguments: argparse.Namespace) -> int:

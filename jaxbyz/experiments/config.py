@@ -334,6 +334,25 @@ FIELDS = {f.name: f for f in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
 
 
+# What other libraries and papers call our options.
+OTHER_NAMES = {
+    "lr": "eta", "learning_rate": "eta", "step_size": "eta", "alpha": "eta", "discount": "gamma", "K": "agents",
+    "clients": "agents", "workers": "agents", "f": "byzantine", "attackers": "byzantine", "rule": "aggregator",
+    "aggregation": "aggregator", "defence": "aggregator", "defense": "aggregator", "adversary": "attack",
+    "batch_size": "N", "batch": "N", "minibatch": "B", "episodes": "trajectories", "iterations": "trajectories",
+    "steps": "trajectories", "timesteps": "trajectories", "environment": "env",
+    "task": "env", "network": "policy", "model": "policy", "layers": "hidden", "rounds": "kappa",
+    "optim": "optimizer", "max_steps": "horizon", "algo": "algorithm", "random_seed": "seed", "num_seeds": "seeds",
+}  # fmt: skip
+
+
+def similar_option(name: str) -> str | None:
+    """Return the option that a user may have meant, or None."""
+    name = name.replace("-", "_")
+    near = difflib.get_close_matches(name, FIELDS, n=1)
+    return OTHER_NAMES.get(name) or (near[0] if near else None)
+
+
 def resolve(preset: str | None = None, **options: Any) -> Config:
     """Return the checked configuration of the given options, with other values from the preset.
 
@@ -349,8 +368,8 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
     """
     for name in options:
         if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, n=1)
-            raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = similar_option(name)
+            raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near!r}?" if near else ""))
     options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
     preset = convert("preset", str | None, preset) or default_preset(options)
     check_choice("preset", preset, PRESETS)
