@@ -158,7 +158,7 @@ def test_list_names_everything(capsys):
     listed = json.loads(capsys.readouterr().out)
     assert set(listed) == {
         "environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
-        "policies", "presets",
+        "compressions", "policies", "presets",
     }  # fmt: skip
     assert {"rfa", "krum", "mean"} <= set(listed["aggregators"]) and "bucketing" in listed["pre_aggregators"]
     assert {"none", "random-action", "large-noise", "avg-zero"} <= set(listed["attacks"])

@@ -95,3 +95,26 @@ def test_a_federation_learns_from_signs_and_the_bytes_are_counted():
 def test_bad_values_end_in_one_line(compression, message):
     with pytest.raises(jb.UsageError, match=message):
         jb.build(jb.resolve(compression=compression))
+
+
+def test_momentum_is_the_moving_mean_of_the_gradients():
+    """Against a loop in NumPy; absent agents keep theirs, and β = 0 is no mail at all."""
+    delivery = Delivery(0.6, momentum=0.7)
+    assert Delivery(momentum=0.0).no_mail(5, 3) == ()
+    gradients = np.asarray(jax.random.normal(KEY, (12, 5, 3)))
+
+    def step(mail, inputs):
+        key, messages = inputs
+        arrivals = delivery.draw(key, jnp.zeros(5, bool), mail)
+        arrived, mail = arrivals.collect(messages, mail)
+        return mail, (arrived, arrivals.takes_part)
+
+    start = delivery.no_mail(5, 3)
+    _, (arrived, here) = jax.jit(lambda: jax.lax.scan(step, start, (jax.random.split(KEY, 12), gradients)))()
+    momentum = [None] * 5
+    for t, k in np.ndindex(12, 5):
+        if here[t, k]:
+            momentum[k] = gradients[t, k] if momentum[k] is None else 0.7 * momentum[k] + 0.3 * gradients[t, k]
+            np.testing.assert_allclose(arrived[t, k], momentum[k], rtol=1e-4, atol=1e-5)
+    with pytest.raises(jb.UsageError, match=r"momentum=1.0: must be in \[0, 1\)"):
+        jb.resolve(momentum=1.0)

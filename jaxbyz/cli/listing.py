@@ -32,6 +32,7 @@ def registries() -> dict[str, Registry]:
     from jaxbyz.environments import environments
     from jaxbyz.policies import policies
     from jaxbyz.protocol.agreements import agreements
+    from jaxbyz.protocol.compression import compressors
     from jaxbyz.protocol.schedules import schedules
     from jaxbyz.rules import aggregators, pre_aggregators
 
@@ -43,6 +44,7 @@ def registries() -> dict[str, Registry]:
         "attacks": attacks,
         "agreements": agreements,
         "schedules": schedules,
+        "compressions": compressors,
         "policies": policies,
     }
 

@@ -228,8 +228,8 @@ class Config:
         needs=[need.algorithm_takes("period")],
     )
     momentum: float | None = option(
-        None, "momentum β of the workers; by default what the algorithm uses", allowed=MOMENTUM,
-        needs=[need.algorithm_takes("momentum")],
+        None, "agents send βm_{t−1} + (1 − β)g_t in the place of gradients; by default what the algorithm uses",
+        allowed=MOMENTUM, needs=[need.algorithm_takes("delivery")],
     )  # fmt: skip
     eta: float = option(1e-3, "step size η", allowed=POSITIVE)
     eta_end: float | None = option(None, "decay the step size linearly to this value over the run", allowed=POSITIVE)
@@ -534,7 +534,9 @@ def delivery_of(config: Config) -> Delivery:
     """Return which messages reach their receivers."""
     name, options = parse_spec(config.compression)
     compression = compressors[name].build(config.agents, config.byzantine, **options)
-    return Delivery(config.participation, config.absent, config.delay, config.drop, compression)
+    own_momentum = algorithms[config.algorithm].takes("momentum")  # the algorithm itself has a momentum
+    momentum = 0.0 if config.momentum is None or own_momentum else config.momentum
+    return Delivery(config.participation, config.absent, config.delay, config.drop, compression, momentum)
 
 
 def page_of(config: Config) -> Page:

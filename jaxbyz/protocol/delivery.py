@@ -7,7 +7,8 @@
 - A gradient may be up to `delay` iterations old when it arrives, at all receivers alike.
 - Each message, of gradients and of parameters, is lost with probability `drop` for each receiver on its own. A lost
   message is an unusable row, which a rule counts as one Byzantine message.
-- Gradients may be compressed, with feedback of the error (`jaxbyz.protocol.compression`).
+- An agent may send the momentum of its gradients instead, and gradients may be compressed, with feedback of the error
+  (`jaxbyz.protocol.compression`).
 
 Byzantine agents are drawn like the others, and what they send is brought into the compressed format, but their messages
 are never late and never lost: the adversary answers what arrives in this iteration. With everything off, nothing is
@@ -40,12 +41,14 @@ class Mailbox(NamedTuple):
         sendings: `[]`, the number of iterations in which gradients have been sent.
         known: `[K]`, whether each agent has sent a gradient.
         residual: `[K, D]`, what compression has taken away and the next message adds; `[K, 0]` without feedback.
+        momentum: `[K, D]`, the last momentum of each agent; `[K, 0]` without momentum.
     """
 
     sent: Float[Array, "d K D"]
     sendings: Int[Array, ""]
     known: Bool[Array, " K"]
     residual: Float[Array, "K E"]
+    momentum: Float[Array, "K F"]
 
 
 Mail = Mailbox | tuple[()]  # an empty tuple if no earlier gradient is needed
@@ -61,6 +64,7 @@ class Delivery(NamedTuple):
         delay: gradients are 0 to `delay` iterations old when they arrive, each number with the same probability.
         drop: the probability that a message is lost.
         compression: how gradients are compressed; None for 32-bit floats.
+        momentum: β; agents send m_t = βm_{t−1} + (1 − β)g_t, with m_0 = g_0, in the place of their gradients g_t.
     """
 
     participation: float = 1.0
@@ -68,6 +72,7 @@ class Delivery(NamedTuple):
     delay: int = 0
     drop: float = 0.0
     compression: Compressor | None = None
+    momentum: float = 0.0
 
     def check(self) -> None:
         """Raise a `UsageError` if a value is not allowed."""
@@ -78,6 +83,8 @@ class Delivery(NamedTuple):
             raise UsageError(f"delay={self.delay}: must be at least 0")
         if not 0 <= self.drop < 1:
             raise UsageError(f"drop={self.drop}: must be in [0, 1)")
+        if not 0 <= self.momentum < 1:
+            raise UsageError(f"momentum={self.momentum}: must be in [0, 1)")
 
     def present(self, agents: int) -> int:
         """Return how many of K agents take part in an iteration."""
@@ -108,10 +115,11 @@ class Delivery(NamedTuple):
 
     def no_mail(self, agents: int, size: int) -> Mail:
         """Return the mail before the first iteration."""
-        if not self.memory and not self.feedback:
+        if not (self.memory or self.feedback or self.momentum):
             return ()
-        residual = jnp.zeros((agents, size if self.feedback else 0))
-        return Mailbox(jnp.zeros((self.memory, agents, size)), jnp.int32(0), jnp.zeros(agents, bool), residual)
+        residual, momentum = (jnp.zeros((agents, size if kept else 0)) for kept in (self.feedback, self.momentum))
+        sent, known = jnp.zeros((self.memory, agents, size)), jnp.zeros(agents, bool)
+        return Mailbox(sent, jnp.int32(0), known, residual, momentum)
 
     def sized(self, rule: Rule) -> Rule:
         """Return a rule for gradients whose memory is that of as many messages as the rule sees."""
@@ -175,22 +183,39 @@ class Arrivals(NamedTuple):
             return messages if compression is None else jax.vmap(compression.decoded)(messages), mail
         takes_part = self.takes_part
         here = jnp.ones_like(self.mask) if takes_part is None else takes_part
-        residual = mail.residual
-        if compression is not None:
-            corrected = messages + residual if compression.feedback else messages
-            messages = jax.vmap(compression.decoded)(corrected)
-            if compression.feedback:
-                left = corrected - messages
-                known = here & jnp.all(jnp.isfinite(left), axis=1)
-                residual = jnp.where(known[:, None], left, residual)
+        messages, momentum = self._with_momentum(messages, mail, here)
+        messages, residual = self._compressed(messages, mail, here)
+        after = mail._replace(known=mail.known | here, residual=residual, momentum=momentum)
         if not self.delivery.memory:
-            return messages, mail._replace(residual=residual)
+            return messages, after
         latest = jnp.where((here | ~mail.known)[:, None], messages, mail.sent[0])
         sent = jnp.concatenate([latest[None], mail.sent])
         age = jnp.zeros(self.mask.shape, jnp.int32) if self.age is None else self.age
         arrived = jnp.take_along_axis(sent, age[None, :, None], axis=0)[0]
         arrived = jnp.where(self.mask[:, None], messages, arrived)
-        return arrived, Mailbox(sent[:-1], mail.sendings + 1, mail.known | here, residual)
+        return arrived, after._replace(sent=sent[:-1], sendings=mail.sendings + 1)
+
+    def _with_momentum(self, gradients: Array, mail: Mailbox, here: Array) -> tuple[Array, Array]:
+        """Return what agents send in the place of their gradients, and what they remember of it."""
+        beta = self.delivery.momentum
+        if beta == 0:
+            return gradients, mail.momentum
+        moving = jnp.where(mail.known[:, None], beta * mail.momentum + (1.0 - beta) * gradients, gradients)
+        usable = here & jnp.all(jnp.isfinite(moving), axis=1)
+        return moving, jnp.where(usable[:, None], moving, mail.momentum)
+
+    def _compressed(self, messages: Array, mail: Mailbox, here: Array) -> tuple[Array, Array]:
+        """Return what receivers decode, and what is left for the next message."""
+        compression = self.delivery.compression
+        if compression is None:
+            return messages, mail.residual
+        corrected = messages + mail.residual if compression.feedback else messages
+        decoded = jax.vmap(compression.decoded)(corrected)
+        if not compression.feedback:
+            return decoded, mail.residual
+        left = corrected - decoded
+        usable = here & jnp.all(jnp.isfinite(left), axis=1)
+        return decoded, jnp.where(usable[:, None], left, mail.residual)
 
     def heard(self, rule: Rule, *, gradients: bool = True, at_server: bool = False) -> Rule:
         """Return a rule that sees of K messages what a receiver hears.
