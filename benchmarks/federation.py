@@ -204,17 +204,228 @@ def _picture(run, folder: Path, victim: int) -> None:
     figure.savefig(IMAGES / "federation.png", dpi=110)
 
 
+def survive(folder: Path, arguments: argparse.Namespace) -> None:
+    """9 nodes for f = 2: node 8 plays chaos; node 3 is killed, frozen, slowed and loses its disk in turn."""
+    config = resolve("cartpole-best", agents=9, byzantine=2, trajectories=10**6, horizon=50)
+    trial = Trial(folder, config, {8: "chaos"})
+    victim, observed = 3, [0, 1, 2, 4]
+    usage, faults = [], {}
+
+    def measure() -> None:
+        usage.append([round(time.monotonic() - trial.begun, 1), *resources(trial.processes[0].pid), trial.iteration(0)])
+
+    def during(name: str, seconds: float) -> None:
+        before, begun = [trial.iteration(i) for i in observed], time.monotonic()
+        longest, last, seen = 0.0, time.monotonic(), trial.iteration(0)
+        while time.monotonic() - begun < seconds:
+            time.sleep(0.05)
+            if trial.iteration(0) != seen:
+                longest, last, seen = max(longest, time.monotonic() - last), time.monotonic(), trial.iteration(0)
+        measure()
+        gained = [trial.iteration(i) - start for i, start in zip(observed, before, strict=True)]
+        faults[name] = {
+            "seconds": seconds, "iterations_of_others": min(gained),
+            "longest_time_between_two_statuses": round(longest, 2),
+            "deadlines": trial.status(0).get("deadlines"), "suspected": trial.status(0).get("suspected"),
+        }  # fmt: skip
+        trial.note(
+            f"{name}: the others did {min(gained)} iterations in {seconds} s, status at most {longest:.1f} s apart"
+        )
+
+    def back(name: str) -> None:
+        trial.wait_for(
+            lambda: trial.phase(victim) == "running" and trial.status(victim).get("time", 0) > time.time() - 3, 200
+        )
+        ahead = trial.iteration(0)
+        caught_up = trial.wait_for(lambda: trial.iteration(victim) >= ahead, 60)
+        faults[name]["came_back"] = caught_up
+        trial.note(f"{name}: node {victim} is back at iteration {trial.iteration(victim)}: {caught_up}")
+
+    try:
+        trial.start_all()
+        during("no fault", 20)
+        trial.kill(victim)
+        during("killed", 10)
+        trial.start(victim)
+        back("killed")
+        trial.processes[victim].send_signal(signal.SIGSTOP)
+        during("frozen", 10)
+        trial.processes[victim].send_signal(signal.SIGCONT)
+        back("frozen")
+        trial.kill(victim)
+        shutil.rmtree(folder / node_name(victim) / "checkpoints", ignore_errors=True)
+        trial.start(victim)
+        during("empty disk", 10)
+        back("empty disk")
+        trial.kill(victim)
+        trial.options[victim] = ["--slow", "0.5"]
+        trial.start(victim)
+        during("slow", 20)
+        trial.wait_for(lambda: trial.phase(victim) == "running", 200)
+        during("slow and running", 20)
+        while time.monotonic() - trial.begun < arguments.seconds:
+            during("chaos only", 30)
+    finally:
+        statuses = {i: trial.status(i) for i in trial.options}
+        alive = [i for i in trial.honest() if trial.processes[i].poll() is None]
+        trial.end()
+    honest = [i for i in trial.honest() if i != victim]
+    wrong = {r: sum(statuses[i].get("refused", {}).get(r, 0) for i in honest) for r in WRONG}
+    write("survive", {
+        "nodes": 9, "faults": 2, "seconds": round(time.monotonic() - trial.begun),
+        "iterations": statuses[0].get("iteration"),
+        "honest_processes_alive": len(alive), "of": len(trial.honest()), "by_fault": faults, "refused_frames": wrong,
+        "refused_connections": {i: statuses[i].get("outsiders") for i in honest}, "chaos": statuses[8].get("played"),
+        "columns": ["seconds", "resident_MB", "threads", "handles", "iteration"], "node_0": usage,
+    })  # fmt: skip
+    (RESULTS / "federation-survive.txt").write_text("\n".join(trial.events) + "\n")
+
+
+WRONG = ("short", "format", "federation", "kind", "sender", "dtype", "length", "position", "unasked")
+
+
+def resources(pid: int) -> tuple[float, int, int]:
+    """Return the resident memory in MB, the number of threads and the number of open handles of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    handles = len(os.listdir(f"/proc/{pid}/fd"))
+    return round(int(fields["VmRSS"].split()[0]) / 1024, 1), int(fields["Threads"]), handles
+
+
+def cost(folder: Path, arguments: argparse.Namespace) -> None:
+    """Processor time of the protocol per round; time and bytes per iteration of processes and of the simulation."""
+    protocol = [protocol_overhead(folder / f"protocol-{K}", K) for K in (4, 7, 10, 13, 16)]
+    for row in protocol:
+        print(row, flush=True)
+    processes = [process_cost(folder / f"processes-{K}", K) for K in arguments.agents]
+    write("cost", {"protocol": protocol, "processes": processes})
+
+
+def protocol_overhead(folder: Path, K: int, rounds: int = 300) -> dict:
+    """Let K nodes exchange vectors of 386 numbers without computing anything, as threads of this process.
+
+    Returns the processor time per node and round in milliseconds: of all threads, of libzmq's, which encrypt, and the
+    rest; and the bytes per node and round against the paper's count.
+    """
+    import threading
+
+    from jaxbyz.federation import keys
+    from jaxbyz.federation.deadlines import Deadlines
+    from jaxbyz.federation.frames import VECTOR, Format, encode_vector
+    from jaxbyz.federation.inbox import Inbox
+    from jaxbyz.federation.transport import Transport
+
+    D = 386
+    config = resolve(agents=K)
+    federation = keys.write_federation(folder, config, launcher._addresses(K, (), None), False)
+    form = Format(federation.identifier(), K, D, 5 * D, 0, 10**6)
+    inboxes = [Inbox(form, k, 0, Deadlines(60.0), print) for k in range(K)]
+    identities = [keys.read_identity(folder / node_name(k), federation) for k in range(K)]
+    transports = [Transport(federation, i, form.largest, 100, inboxes[i.node].put) for i in identities]
+    vector, start = np.ones(D, np.float32), threading.Barrier(K + 1)
+
+    def node(k: int) -> None:
+        for t in range(rounds + 1):
+            if t == 1:
+                start.wait()
+                start.wait()
+            transports[k].broadcast(encode_vector(form, VECTOR, k, t, 0, vector))
+            inboxes[k].collect(t, 0, vector, "round", time.monotonic())
+
+    for transport in transports:
+        transport.__enter__()
+    threads = [threading.Thread(target=node, args=(k,)) for k in range(K)]
+    for thread in threads:
+        thread.start()
+    start.wait()  # everyone is connected and has done one round
+    before, sent, encrypting, begun = time.process_time(), _sent(transports), _libzmq_seconds(), time.monotonic()
+    start.wait()
+    for thread in threads:
+        thread.join()
+    seconds, wall = time.process_time() - before, time.monotonic() - begun
+    encrypting = _libzmq_seconds() - encrypting
+    for transport in transports:
+        transport.__exit__()
+    per = 1000 / (K * rounds)
+    return {
+        "nodes": K, "parameters": D, "rounds": rounds, "cpu_ms_per_node_and_round": round(seconds * per, 3),
+        "of_it_libzmq_ms": round(encrypting * per, 3), "wall_ms_per_round_of_all_nodes": round(1000 * wall / rounds, 2),
+        "bytes_per_node_and_round": (_sent(transports) - sent) / (K * rounds), "paper_bytes": K * D * 4,
+    }  # fmt: skip
+
+
+def _sent(transports) -> int:
+    return sum(transport.traffic.bytes_out for transport in transports)
+
+
+def _libzmq_seconds(pid: int | str = "self") -> float:
+    """Return the processor time of libzmq's own threads, which encrypt, authenticate and move the bytes."""
+    total, ticks = 0, os.sysconf("SC_CLK_TCK")
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            if (task / "comm").read_text().startswith("ZMQ"):
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                total += int(fields[11]) + int(fields[12])
+        except OSError:
+            continue
+    return total / ticks
+
+
+def process_cost(folder: Path, K: int) -> dict:
+    """Run K processes without faults, and the simulation of the same configuration."""
+    from jaxbyz.experiments.run import run as simulate
+
+    config = resolve("cartpole-best", agents=K, byzantine=0, trajectories=800)
+    trial = Trial(folder, config)
+    try:
+        trial.start_all()
+        libzmq, largest = {}, 0
+        while not trial.finished(trial.honest()):
+            if trial.phase(0) == "running" and trial.iteration(0) > largest:
+                largest = trial.iteration(0)
+                libzmq[largest] = _libzmq_seconds(trial.processes[0].pid)
+            time.sleep(0.2)
+    finally:
+        trial.end()
+    federation = load_federation(folder)
+    own = np.load(folder / node_name(0) / "metrics.npz")
+    seconds, waited = own["seconds"][0][5:], own["waited"][0][5:]
+    simulate(config)  # compile
+    begun = time.monotonic()
+    simulate(config)
+    simulated = (time.monotonic() - begun) / len(federation.metrics["returns"][0])
+    steps = sorted(libzmq)
+    encrypting = (libzmq[steps[-1]] - libzmq[steps[0]]) / max(1, steps[-1] - steps[0]) if len(steps) > 1 else None
+    return {
+        "nodes": K, "iterations": len(seconds), "seconds_per_iteration": float(np.median(seconds)),
+        "share_waiting": float(np.sum(waited) / np.sum(seconds)), "libzmq_cpu_seconds_per_iteration": encrypting,
+        "simulation_seconds_per_iteration": simulated,
+        "bytes_per_iteration": float(np.median(federation.metrics["bytes_moved"])),
+        "paper_bytes": float(federation.metrics["bytes_sent"][0, 0]),
+        "largest_difference_to_simulation": _difference(folder, config),
+    }  # fmt: skip
+
+
+def _difference(folder: Path, config) -> float:
+    """Return the largest difference between the final parameters of the nodes and of the simulation."""
+    from jaxbyz.experiments.run import run as simulate
+
+    return float(np.abs(load_federation(folder).policy["last"] - simulate(config).policy["last"]).max())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["learn", "survive", "cost"])
     parser.add_argument("--trajectories", type=int, default=8000, help="learn: trajectories per node")
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which nodes are killed")
+    parser.add_argument("--seconds", type=float, default=900, help="survive: how long the whole trial takes at least")
+    parser.add_argument("--agents", type=int, nargs="*", default=[4, 7, 13, 16], help="cost: numbers of processes")
     parser.add_argument("--keep", metavar="DIR", help="keep the folders of the nodes there")
     arguments = parser.parse_args()
     prepare()
     with tempfile.TemporaryDirectory(prefix="jaxbyz-federation-") as temporary:
         folder = Path(arguments.keep or temporary) / arguments.command
-        {"learn": learn}[arguments.command](folder, arguments)
+        {"learn": learn, "survive": survive, "cost": cost}[arguments.command](folder, arguments)
 
 
 if __name__ == "__main__":

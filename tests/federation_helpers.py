@@ -14,7 +14,8 @@ from jaxbyz.experiments import run_folder
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.plan import make_plan
 from jaxbyz.federation import keys, launcher
-from jaxbyz.federation.node import Node, NodeSettings
+from jaxbyz.federation.membership import NodeSettings
+from jaxbyz.federation.node import Node
 from jaxbyz.federation.programs import build_programs
 
 PATIENT = 60.0  # a shortest deadline that is never reached, however busy the machine is

@@ -23,7 +23,7 @@ from jaxbyz.experiments.plan import make_plan
 from jaxbyz.federation import keys, launcher, process
 from jaxbyz.federation.chaos import Chaos
 from jaxbyz.federation.inbox import Stopped
-from jaxbyz.federation.node import NodeSettings, common_iteration
+from jaxbyz.federation.membership import NodeSettings, common_iteration
 from jaxbyz.federation.programs import build_programs
 from jaxbyz.report.runs import load_runs
 

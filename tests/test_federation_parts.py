@@ -212,7 +212,7 @@ def test_memory_of_the_inbox_is_bounded(arrivals):
     for sender, iteration, round in arrivals:
         inbox.put(sender, vector_frame(sender, iteration, round))
         inbox.put(sender, encode_vector(FORM, STATE, sender, iteration, 0, np.zeros(7)))
-    assert sum(map(len, inbox.vectors.values())) <= 4 * (FORM.rounds + 1) * (ITERATIONS_AHEAD + 2)
+    assert sum(map(len, inbox.vectors.values())) <= 4 * (FORM.rounds + 1) * (ITERATIONS_AHEAD + 4)
     assert sum(map(len, inbox.states.values())) <= 4 * 7
 
 

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from jaxbyz.experiments.signals import catch_stop_request
     from jaxbyz.federation.inbox import Stopped
-    from jaxbyz.federation.node import NodeSettings
+    from jaxbyz.federation.membership import NodeSettings
     from jaxbyz.federation.process import run_node
 
     check_at_least(arguments, checkpoint_every=1, deadline=0, start_wait=0, patience=0, slow=0)

@@ -18,6 +18,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.federation.deadlines import Deadlines, Trust
 from jaxbyz.federation.frames import HELLO, STATE, VECTOR, Format, Frame, Hello, decode, decode_hello
 
+ITERATIONS_BEHIND = 2  # a node that joins keeps the messages of so many iterations before the current one
 ITERATIONS_AHEAD = 3  # frames of later iterations are discarded; who sends them is just ahead
 OFFERS = 3  # states of at most this many iterations before and after the current one are kept
 LOOK_SECONDS = 0.2  # how often a waiting node looks at the clock and at requests to stop
@@ -133,7 +134,8 @@ class Inbox:
         first = self.first_useful()
         if position < first:
             return "old"
-        if frame.iteration > max(first[0], self.may_start_at) + ITERATIONS_AHEAD:
+        latest = max(first[0], self.may_start_at, self.majority_iteration() if self.joining else 0)
+        if frame.iteration > latest + ITERATIONS_AHEAD:
             return "early"
         known = self.vectors.setdefault(position, {})
         if sender in known:
@@ -145,7 +147,7 @@ class Inbox:
 
     def first_useful(self) -> tuple[int, int]:
         """Return the first position whose messages may still be used: where this node is, or where it will join."""
-        return max(self.now, (self.majority_iteration(), 0)) if self.joining else self.now
+        return max(self.now, (self.majority_iteration() - ITERATIONS_BEHIND, 0)) if self.joining else self.now
 
     def majority_iteration(self) -> int:
         """Return an iteration that at least one honest node has reached: the (f + 1)-th largest claim."""

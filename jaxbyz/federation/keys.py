@@ -87,12 +87,19 @@ def node_name(index: int) -> str:
     return f"node-{index:02d}"
 
 
+def refuse_federation(folder: Path) -> None:
+    """Refuse a folder that holds a federation already, or is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is a file; a folder is needed")
+    if (folder / FEDERATION_FILE).exists():
+        raise UsageError(f"{folder}: holds a federation already; choose another folder or remove it")
+
+
 def write_federation(folder: Path, config: Config, addresses: list[str], private_randomness: bool) -> Federation:
     """Draw one key pair per address and write the folders of a new federation."""
     import zmq
 
-    if (folder / FEDERATION_FILE).exists():
-        raise UsageError(f"{folder}: holds a federation already; choose another folder or remove it")
+    refuse_federation(folder)
     pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in addresses]
     members = tuple(Member(address, public) for address, (public, _) in zip(addresses, pairs, strict=True))
     federation = Federation(config, members, secrets.token_hex(16), private_randomness)

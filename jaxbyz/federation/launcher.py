@@ -15,7 +15,7 @@ from typing import Any
 
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
-from jaxbyz.federation.keys import Federation, node_name, read_federation, write_federation
+from jaxbyz.federation.keys import Federation, node_name, read_federation, refuse_federation, write_federation
 from jaxbyz.federation.options import check_supported
 from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.files import read_json
@@ -43,12 +43,11 @@ def create(
         UsageError: if the configuration or an address does not fit.
     """
     check_supported(config)
-    from jaxbyz.federation.node import format_of
+    from jaxbyz.federation.membership import format_of
     from jaxbyz.federation.programs import build_programs
 
     addresses = _addresses(config.agents, hosts, port)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: is a file; a folder is needed")
+    refuse_federation(folder)
     programs = build_programs(config)  # refuses what cannot be built before anything is written
     form_check = Federation(config, (), "", private_randomness)
     format_of(form_check, programs)

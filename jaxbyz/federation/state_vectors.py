@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -83,18 +85,19 @@ def combine(layout: StateLayout, offers: Float[np.ndarray, "n S"], rule: Rule | 
     def part(values: np.ndarray) -> np.ndarray:
         if by_rule and values.shape[1] > 1:
             assert rule is not None
-            return np.asarray(_apply(rule, values))
+            return np.asarray(_compiled(rule)(values))
         finite = np.isfinite(values).all(axis=1)
         return np.median(values[finite], axis=0) if finite.any() else np.full(values.shape[1], np.nan)
 
     return np.concatenate([part(values).astype(np.float32) for values in layout.split(offers)])
 
 
-def _apply(rule: Rule, values: np.ndarray) -> jax.Array:
-    """Apply a rule that depends on nothing but the messages."""
+@lru_cache(maxsize=4)
+def _compiled(rule: Rule) -> Callable[[np.ndarray], jax.Array]:
+    """Return the program that applies a rule which depends on nothing but the messages."""
 
     def apply(messages: jax.Array) -> jax.Array:
         receiver = Receiver(messages[0], jnp.int32(0))
         return rule.apply(jax.random.key(0), messages, receiver, rule.init(*messages.shape)).rows[0]
 
-    return jax.jit(apply)(values)
+    return jax.jit(apply)
