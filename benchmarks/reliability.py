@@ -34,6 +34,9 @@ RESULTS = ROOT / "benchmarks" / "results" / "reliability.json"
 SECONDS = 600  # after which a command counts as hanging
 
 
+Report = Callable[[int, dict[str, int]], None]  # receives how many attacks were made so far, and how they ended
+
+
 def call(words: list[str]) -> tuple[int, str]:
     """Run `jaxbyz` with these arguments in this process; return the exit code and what it printed on standard error."""
     from jaxbyz.cli import main
@@ -111,7 +114,7 @@ def as_words(options: dict[str, Any]) -> list[str]:
     return words
 
 
-def attack_commands(count: int, folder: Path) -> dict[str, int]:
+def attack_commands(count: int, folder: Path, report: Report) -> None:
     """Train random configurations, every tenth in a process of its own."""
     outcomes: Counter[str] = Counter()
     for number, options in enumerate(random_options(count)):
@@ -119,9 +122,7 @@ def attack_commands(count: int, folder: Path) -> dict[str, int]:
         code, error = (call_process if number % 10 == 0 else call)(words)
         outcomes[judge(words, code, error)] += 1
         shutil.rmtree(folder / f"run-{number}", ignore_errors=True)
-        if number % 10 == 0:
-            print(number, dict(outcomes), flush=True)
-    return dict(outcomes)
+        report(number + 1, outcomes)
 
 
 def reading_commands(run: Path, out: Path) -> list[list[str]]:
@@ -141,7 +142,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def attack_folders(count: int, folder: Path) -> dict[str, int]:
+def attack_folders(count: int, folder: Path, report: Report) -> None:
     """Read damaged run folders with every command that reads one; no file of the folder may change."""
     from run_folders import copy_of, damage, make_run
 
@@ -158,13 +159,11 @@ def attack_folders(count: int, folder: Path) -> dict[str, int]:
             outcomes[judge([*words, what], code, error)] += 1
             assert contents(run) == before, (words, what)
         shutil.rmtree(run, ignore_errors=True)
-        if number % 25 == 0:
-            print(number, dict(outcomes), flush=True)
-    return dict(outcomes)
+        report(number + 1, outcomes)
 
 
 TRAIN = [
-    "--agents=3", "--byzantine=0", "--N=4", "--B=2", "--horizon=20", "--hidden=3", "--trajectories=900", "--p=0.5",
+    "--agents=3", "--byzantine=0", "--N=4", "--B=2", "--horizon=20", "--hidden=3", "--trajectories=600", "--p=0.5",
     "--quiet", "--seeds=2",
 ]  # fmt: skip
 SWEEP = """
@@ -195,7 +194,7 @@ def killed(words: list[str], seconds: float, then: Callable[[], bool], chance: r
     return process.returncode == -signal.SIGKILL and not then()
 
 
-def attack_with_kills(count: int, folder: Path) -> dict[str, int]:
+def attack_with_kills(count: int, folder: Path, report: Report) -> None:
     """Kill `train`, `sweep` and `reproduce` in turn and continue them; the results equal those of undisturbed runs."""
     chance, kills, finished = random.Random(0), Counter[str](), Counter[str]()
     (folder / "sweep.toml").write_text(SWEEP)
@@ -243,9 +242,8 @@ def attack_with_kills(count: int, folder: Path) -> dict[str, int]:
                     assert code == 0, (words, error)
             compare(whole, out, name)
             finished[name] += 1
-        print(dict(kills), dict(finished), flush=True)
+            report(kills.total(), {**kills, "finished and compared": finished.total()})
         shutil.rmtree(out)
-    return {**{f"kills of {name}": n for name, n in kills.items()}, "runs finished and compared": finished.total()}
 
 
 def compare(whole: Path, out: Path, name: str) -> None:
@@ -277,14 +275,15 @@ def main() -> None:
         count = getattr(arguments, name)
         if not count:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            start = time.monotonic()
-            outcomes = attack(count, Path(folder))
-        results[name] = {"count": count, "seconds": round(time.monotonic() - start), **outcomes}
-        from jaxbyz.files import write_json
+        start = time.monotonic()
 
-        write_json(arguments.out, results)
-        print(name, results[name], flush=True)
+        def report(done: int, outcomes: dict[str, int], name: str = name, start: float = start) -> None:
+            results[name] = {"attacks": done, "seconds": round(time.monotonic() - start), **outcomes}
+            arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+            print(name, results[name], flush=True)
+
+        with tempfile.TemporaryDirectory() as folder:
+            attack(count, Path(folder), report)
 
 
 if __name__ == "__main__":

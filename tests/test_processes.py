@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -65,7 +67,7 @@ def test_ctrl_c_is_answered_while_the_main_thread_is_outside_python():
     process.send_signal(signal.SIGINT)
     assert "SIGINT: stopping as soon as possible; a second one ends the process" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 128 + signal.SIGINT
+    assert process.wait(180) == 128 + signal.SIGINT
 
 
 def metrics_of(iterations: int, start: int) -> Metrics:
@@ -98,27 +100,51 @@ def test_a_long_run_costs_the_same_in_every_segment(monkeypatch):
     np.testing.assert_array_equal(history.metrics()["trajectories"][0], 2 * np.arange(1, 10_001))
 
 
-@pytest.mark.parametrize(
-    ("address", "process", "message"),
-    [
-        ("nonsense", 1, "must be written host:port"),
-        ("host:99999", 0, "must be written host:port"),
-        ("host:", 0, "must be written host:port"),
-        ("no.such.host.invalid:1234", 1, "cannot be used"),
-        ("127.0.0.1:1", 1, "the first process does not answer"),
-    ],
-)
-def test_wrong_addresses_of_the_first_process_are_refused(address, process, message):
-    with pytest.raises(UsageError, match=message):
-        distributed._check_coordinator(address, process, 0.3)
+@pytest.mark.parametrize("address", ["nonsense", "host:99999", "host:", ":80", "no.such.host.invalid:1234"])
+def test_wrong_addresses_of_the_first_process_are_refused(address):
+    with pytest.raises(UsageError, match=r"JAX_COORDINATOR_ADDRESS=.*(must be written host:port|cannot be used)"):
+        distributed._check_coordinator(address)
 
 
-def test_a_port_in_use_is_refused():
-    with socket.socket() as taken:
-        taken.bind(("", 0))
-        taken.listen()
-        with pytest.raises(UsageError, match="Address already in use"):
-            distributed._check_coordinator(f"127.0.0.1:{taken.getsockname()[1]}", 0, 0.3)
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return free.getsockname()[1]
+
+
+def meet(port: int, number: int) -> None:
+    distributed._report("127.0.0.1", port, number, 60)
+
+
+def test_processes_meet_before_jax_starts():
+    port = free_port()
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(distributed._gather, port, 3, 60), pool.submit(meet, port, 2)]
+        time.sleep(0.5)
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.0")
+        waiting.append(pool.submit(meet, port, 1))
+        assert [future.result() for future in waiting] == [None] * 3
+
+
+def test_processes_that_do_not_come_are_named():
+    with pytest.raises(UsageError, match="process 1 does not come"):
+        distributed._gather(free_port(), 3, 0.3)
+    with pytest.raises(UsageError, match=r"the first one, 127.0.0.1:\d+, does not answer \(Connection refused\)"):
+        distributed._report("127.0.0.1", free_port(), 1, 0.3)
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=r"cannot be used .*Address already in use"):
+            distributed._gather(port, 2, 0.3)
+        with pytest.raises(UsageError, match="does not answer"):  # somebody else listens there
+            distributed._report("127.0.0.1", port, 1, 0.3)
+
+
+def test_a_process_that_waits_in_vain_ends_with_one_line():
+    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
+    process = spawn("-m", "jaxbyz", "train", "--distributed", "--quiet", JAXBYZ_START_SECONDS="1", **address)
+    output = finish(process, 2)
+    assert len(output.splitlines()) == 1 and "process 1 does not come" in output, output
 
 
 def test_deterministic_flags_are_set_on_request(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -12,7 +13,9 @@ from jaxbyz.errors import UsageError, first_line
 
 HEARTBEAT_SECONDS = 20  # a process that is silent for this long counts as dead; JAX's default is 100
 START_SECONDS = 50  # how long processes wait for each other at the start, unless JAXBYZ_START_SECONDS says otherwise
+JOIN_SECONDS = 300  # how long JAX then may take; it aborts the process afterwards
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
+GREETING, GO = b"jaxbyz process ", b"go"
 
 
 def join_processes() -> None:
@@ -31,13 +34,17 @@ def join_processes() -> None:
         assert processes is not None and process is not None
         if process >= processes:
             raise UsageError(f"JAX_PROCESS_ID={process}: must be from 0 to {processes - 1}")
-        _check_coordinator(os.environ[ADDRESS], process, seconds)
+        host, port = _check_coordinator(os.environ[ADDRESS])
+        if process == 0:
+            _gather(port, processes, seconds)
+        else:
+            _report(host, port, process, seconds)
     try:
         jax.distributed.initialize(
             num_processes=processes,
             process_id=process,
             cluster_detection_method="deactivate" if described else None,
-            initialization_timeout=seconds,
+            initialization_timeout=max(seconds, JOIN_SECONDS),
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=HEARTBEAT_SECONDS,
         )
@@ -56,11 +63,11 @@ def _number(name: str) -> int | None:
     return None if text is None else int(text)
 
 
-def _check_coordinator(address: str, process: int, seconds: float) -> None:
-    """Refuse an address that cannot be used: the first process must be able to listen there, the others to connect.
+def _check_coordinator(address: str) -> tuple[str, int]:
+    """Return the host and the port of the first process.
 
     Raises:
-        UsageError: if the address is malformed or unknown, its port is in use, or nobody answers in time.
+        UsageError: if the address is malformed, or the host is unknown.
     """
     host, _, port = address.rpartition(":")
     if not (host and port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 2**16):
@@ -68,21 +75,59 @@ def _check_coordinator(address: str, process: int, seconds: float) -> None:
     host = host.strip("[]")
     try:
         socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-        if process == 0:
-            with socket.socket() as listener:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind(("", int(port)))
-            return
     except OSError as error:
         raise UsageError(f"{ADDRESS}={address!r}: cannot be used ({error.strerror})") from error
+    return host, int(port)
+
+
+def _gather(port: int, processes: int, seconds: float) -> None:
+    """Wait in the first process until all others have reported, and let them go on.
+
+    JAX aborts a process whose peers do not come; this happens before, on the same port, and ends in one line instead.
+
+    Raises:
+        UsageError: if the port is in use, or a process does not come.
+    """
     deadline = time.monotonic() + seconds
-    while True:
+    others: dict[int, socket.socket] = {}
+    try:
+        listener = socket.create_server(("", port), backlog=processes)  # sets SO_REUSEADDR
+    except OSError as error:
+        raise UsageError(f"port {port} of {ADDRESS} cannot be used ({error.strerror})") from error
+    with listener:
+        while len(others) < processes - 1:
+            missing = sorted(set(range(1, processes)) - set(others))
+            listener.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = listener.accept()
+                connection.settimeout(5)
+                number = connection.recv(len(GREETING) + 10).removeprefix(GREETING)
+            except TimeoutError:
+                if time.monotonic() < deadline:
+                    continue  # somebody who connected and said nothing
+                raise UsageError(f"cannot join the other processes: process {missing[0]} does not come") from None
+            if number.isdigit() and int(number) in missing:
+                others[int(number)] = connection
+    for connection in others.values():
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(GO)
+
+
+def _report(host: str, port: int, process: int, seconds: float) -> None:
+    """Report to the first process and wait until all have done so.
+
+    Raises:
+        UsageError: if it does not answer, or another process does not come.
+    """
+    deadline, reason = time.monotonic() + seconds, "no answer"
+    while time.monotonic() < deadline:
         try:
-            socket.create_connection((host, int(port)), timeout=5).close()
-            return
+            with socket.create_connection((host, port), timeout=5) as connection:
+                connection.sendall(GREETING + str(process).encode())
+                connection.settimeout(max(0.01, deadline - time.monotonic()))
+                if connection.recv(len(GO)) == GO:
+                    return
         except OSError as error:
-            if time.monotonic() > deadline:
-                raise UsageError(
-                    f"{ADDRESS}={address!r}: the first process does not answer ({error.strerror or first_line(error)})"
-                ) from error
+            reason = error.strerror or first_line(error)
         time.sleep(0.2)
+    raise UsageError(f"cannot join the other processes: the first one, {host}:{port}, does not answer ({reason})")

@@ -33,7 +33,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            if (folder / "metrics.npz").exists():
+            if os.path.lexists(folder / "metrics.npz"):
                 (folder / LOCK_FILE).unlink()
         os.close(handle)
 
