@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxbyz.accelerate.no_inline import stored
 from jaxbyz.environments.mujoco.bodies import Joint, Joints, Level, Limit, Model, Softness, constant
 from jaxbyz.environments.mujoco.kinematics import Pose, Scales, rotated
 
@@ -130,8 +131,8 @@ def contact(model: Model, scales: Scales, level: Level, pose: Pose) -> Contact |
     pose = jax.tree.map(lambda a: a if isinstance(a, float) else a[None], pose)  # for the axis of points
     x, w = rotated(pose.cos, pose.sin, level.point)
     distance = pose.height + w - level.radius
+    x, distance, imp = stored((x, distance, impedance(model.contact_softness, distance - model.contact_margin)))
     position = distance - model.contact_margin
-    imp = impedance(model.contact_softness, position)
     friction = level.friction * scales.friction
     square = friction * friction
     weight = _weight(imp, position, 1 / (2 * square * (1 + square) * level.mobility * scales.mass))
@@ -145,11 +146,12 @@ def grip(row: Contact, spin: Any, ax: Any, aw: Any) -> Grip:
     """Return how contacts resist if their bodies accelerate by the given amounts, `[n, L]` each."""
     normal = aw + spin * row.lever[0] - row.normal
     tangential = row.friction * (ax - spin * row.lever[1] - row.tangential)
-    ahead, back, down = (
-        jnp.where(lacking < 0, row.weight, 0.0) for lacking in (normal + tangential, normal - tangential, normal)
+    normal, tangential = stored((normal, tangential))
+    ahead, back, down = stored(
+        tuple(jnp.where(lacking < 0, row.weight, 0.0) for lacking in (normal + tangential, normal - tangential, normal))
     )
     both = ahead + back
-    return Grip(both + 2 * down, row.friction * (ahead - back), row.friction * row.friction * both)
+    return stored(Grip(both + 2 * down, row.friction * (ahead - back), row.friction * row.friction * both))
 
 
 def active_limit(row: LimitRow, acceleration: Any) -> Any:

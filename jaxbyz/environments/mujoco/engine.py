@@ -36,10 +36,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxbyz.accelerate.no_inline import stored
+from jaxbyz.accelerate.no_inline import one_compiled_function, stored
 from jaxbyz.environments.mujoco.bodies import Joints, Model, join_joints, level_constants, of_joints, split_joints
 from jaxbyz.environments.mujoco.constraints import contact, limit_rows
-from jaxbyz.environments.mujoco.kinematics import Scales, Wrench, drag, inertial_wrenches, joint_forces, poses
+from jaxbyz.environments.mujoco.kinematics import Scales, Wrench, drag, inertial_wrench, joint_forces, poses
 from jaxbyz.environments.mujoco.solver import Problem, solve, sweep
 
 
@@ -70,6 +70,18 @@ def move(model: Model, scales: Scales, q: jax.Array, v: jax.Array, action: jax.A
         action: `[motors, L]`.
         keep_last: whether to return the last evaluation.
     """
+    arrays = [factor for factor in scales if isinstance(factor, jax.Array)]
+
+    @one_compiled_function
+    def moved(arrays: list[jax.Array], q: jax.Array, v: jax.Array, action: jax.Array) -> Moved:
+        given = iter(arrays)  # factors that are plain numbers remain constants
+        factors = Scales(*(next(given) if isinstance(factor, jax.Array) else factor for factor in scales))
+        return _move(model, factors, q, v, action, keep_last)
+
+    return moved(arrays, q, v, action)
+
+
+def _move(model: Model, scales: Scales, q: jax.Array, v: jax.Array, action: jax.Array, keep_last: bool) -> Moved:
     motors = split_joints(model, motor_forces(model, v, action))
     start, rates = split_joints(model, q), split_joints(model, v)
     still = jax.tree.map(jnp.zeros_like, rates)
@@ -96,9 +108,9 @@ def motor_forces(model: Model, v: jax.Array, action: jax.Array) -> jax.Array:
 
 def state_problem(model: Model, scales: Scales, q: Joints, v: Joints, motors: Joints) -> Problem:
     """Return everything that determines the accelerations in a state."""
-    levels, placed = level_constants(model), poses(model, q, v)
+    levels, placed = level_constants(model), poses(model, scales, q, v)
     lightness = 1 / scales.mass
-    wrenches = inertial_wrenches(model, scales, placed)
+    wrenches = [inertial_wrench(level, pose) for level, pose in zip(levels, placed, strict=True)]
     if model.fluid is not None:
         drags = [drag(model.fluid, pose) for pose in placed]
         wrenches = jax.tree.map(lambda a, b: a + lightness * b, wrenches, drags)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxbyz.accelerate.no_inline import stored
 from jaxbyz.accelerate.trigonometry import cos_sin
-from jaxbyz.environments.mujoco.bodies import Constant, Fluid, Joints, Model, level_constants, of_joints
+from jaxbyz.environments.mujoco.bodies import Constant, Fluid, Joints, Level, Model, level_constants, of_joints
 
 Vector = tuple[Any, Any]  # (x, w) in the axes of the world
 
@@ -45,6 +45,7 @@ class Pose(NamedTuple):
         centre: from the pin to the centre of mass.
         height: w of the pin.
         velocity: of the pin.
+        bias: the acceleration of the pin if no joint accelerates, minus gravity.
     """
 
     cos: Any
@@ -54,6 +55,7 @@ class Pose(NamedTuple):
     centre: Vector
     height: Any
     velocity: Vector
+    bias: Vector
 
 
 class Wrench(NamedTuple):
@@ -78,11 +80,12 @@ def _is_zero(value: Any) -> bool:
     return isinstance(value, float) and value == 0.0
 
 
-def poses(model: Model, q: Joints, v: Joints) -> list[Pose]:
+def poses(model: Model, scales: Scales, q: Joints, v: Joints) -> list[Pose]:
     """Return the poses of all levels from the root outwards.
 
-    With the parent's angular velocity ω' and the vector r from the parent's pin A' to the pin A: v(A) = v(A') + ω' × r.
-    The root's x does not matter and is left out.
+    With the parent's angular velocity ω' and the vector r from the parent's pin A' to the pin A, the velocity is
+    v(A) = v(A') + ω' × r, and the acceleration without that of joints a(A) = a(A') − ω'² r. Gravity enters as the
+    opposite acceleration of the root. The root's x does not matter and is left out.
     """
     root, *levels = level_constants(model)
     vx = v.slides[:1] if model.slides else 0.0
@@ -90,13 +93,16 @@ def poses(model: Model, q: Joints, v: Joints) -> list[Pose]:
     turned = directions(model, q)
     cos, sin = turned[0]
     spin = 0.0 if model.root.hinge is None else root.sign * v.hinges[0]
-    pose = Pose(cos, sin, spin, (0.0, 0.0), rotated(cos, sin, root.centre), height, (vx, vw))
+    bias = -scales.gravity * model.gravity[0], -scales.gravity * model.gravity[1]
+    pose = stored(Pose(cos, sin, spin, (0.0, 0.0), rotated(cos, sin, root.centre), height, (vx, vw), bias))
     result = [pose]
     for level, (cos, sin), turning in zip(levels, turned[1:], v.hinges[1:], strict=True):
         rx, rw = rotated(pose.cos, pose.sin, level.offset)
         velocity = pose.velocity[0] - pose.spin * rw, pose.velocity[1] + pose.spin * rx
+        square = pose.spin * pose.spin
+        bias = pose.bias[0] - square * rx, pose.bias[1] - square * rw
         spin, centre = pose.spin + level.sign * turning, rotated(cos, sin, level.centre)
-        pose = stored(Pose(cos, sin, spin, (rx, rw), centre, pose.height + rw, velocity))
+        pose = stored(Pose(cos, sin, spin, (rx, rw), centre, pose.height + rw, velocity, bias))
         result.append(pose)
     return result
 
@@ -118,25 +124,11 @@ def directions(model: Model, q: Joints) -> list[tuple[Any, Any]]:
     return result
 
 
-def inertial_wrenches(model: Model, scales: Scales, levels: list[Pose]) -> list[Wrench]:
-    """Return what gravity and rotation do to every body: the wrench of −m a at its centre of mass.
-
-    The acceleration of the pin without that of joints is a(A) = a(A') − ω'² r. Gravity enters as the opposite
-    acceleration of the root. The centre of mass c has a further −ω² c.
-    """
-    ax, aw = (-scales.gravity * g for g in model.gravity)
-    parent: Pose | None = None
-    result = []
-    for level, pose in zip(level_constants(model), levels, strict=True):
-        if parent is not None:
-            square = parent.spin * parent.spin
-            ax, aw = ax - square * pose.offset[0], aw - square * pose.offset[1]
-        square = pose.spin * pose.spin
-        x, w = -level.mass * (ax - square * pose.centre[0]), -level.mass * (aw - square * pose.centre[1])
-        torque = pose.centre[0] * w - pose.centre[1] * x
-        result.append(Wrench(torque, x, w))
-        parent = pose
-    return result
+def inertial_wrench(level: Level, pose: Pose) -> Wrench:
+    """Return what gravity and rotation do: the wrench of −m a with a = bias − ω² c at the centre of mass c."""
+    square, (cx, cw) = pose.spin * pose.spin, pose.centre
+    x, w = -level.mass * (pose.bias[0] - square * cx), -level.mass * (pose.bias[1] - square * cw)
+    return Wrench(cx * w - cw * x, x, w)
 
 
 def drag(fluid: Fluid, pose: Pose) -> Wrench:
@@ -148,6 +140,7 @@ def drag(fluid: Fluid, pose: Pose) -> Wrench:
     ahead, aside = vx * pose.cos + vw * pose.sin, vw * pose.cos - vx * pose.sin
     along = -ahead * (fluid.linear + fluid.along * jnp.abs(ahead))
     across = -aside * (fluid.linear + fluid.across * jnp.abs(aside))
+    along, across = stored((along, across))
     x, w = along * pose.cos - across * pose.sin, along * pose.sin + across * pose.cos
     turning = -pose.spin * (fluid.turning + fluid.turning_fast * jnp.abs(pose.spin))
     return Wrench(turning + pose.centre[0] * w - pose.centre[1] * x, x, w)

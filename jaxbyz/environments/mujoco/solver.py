@@ -101,15 +101,22 @@ def solve(model: Model, problem: Problem, start: Joints) -> Joints:
     def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         sweeps, _, active, _ = carry
         acceleration, motions = sweep(model, problem, active)
-        following = stored(find_active(problem, acceleration, motions))
-        differs = [jnp.any(a != b) for a, b in zip(jax.tree.leaves(active), jax.tree.leaves(following), strict=True)]
-        return sweeps + 1, acceleration, following, functools.reduce(operator.or_, differs)
+        following = find_active(problem, acceleration, motions)
+        return sweeps + 1, acceleration, following, jnp.any(_changed(active, following))
 
     if not jax.tree.leaves((problem.limits, problem.contacts)):
         return sweep(model, problem, None)[0]
     active = find_active(problem, start, accelerate(model, problem.poses, start))
     carry = (jnp.int32(0), start, active, jnp.bool_(True))
     return lax.while_loop(lambda carry: carry[3] & (carry[0] < MOST_SWEEPS), body, carry)[1]
+
+
+def _changed(before: Active, after: Active) -> jax.Array:
+    """Return whether other rows push than before, `[L]`. The entries nn and nt of a grip determine tt."""
+    values = [(active.limits, [grip and grip[:2] for grip in active.grips]) for active in (before, after)]
+    pairs = zip(*map(jax.tree.leaves, values), strict=True)
+    differences = [jnp.abs(a - b).reshape(-1, a.shape[-1]) for a, b in pairs]
+    return functools.reduce(operator.add, [row for rows in differences for row in rows]) > 0
 
 
 def find_active(problem: Problem, acceleration: Joints, motions: list[Motion]) -> Active:
@@ -149,7 +156,7 @@ def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints
         row, grip = problem.contacts[number], None if active is None else active.grips[number]
         if row is not None and grip is not None:
             own = add(own, resistance(row, grip))
-        inertia, wrench = own if beyond is None else add(own, beyond)
+        inertia, wrench = stored(own if beyond is None else add(own, beyond))
         hinge = None
         if problem.force.hinges[number] is not None:
             torque, diagonal = joint_terms(
@@ -187,9 +194,10 @@ def resistance(row: Contact, grip: Grip) -> tuple[Inertia, Wrench]:
     nn, nt, tt = grip
     bx, bw = lx * nt - lw * tt, lx * nn - lw * nt
     normal, tangential = nn * row.normal + nt * row.tangential, nt * row.normal + tt * row.tangential
+    bx, bw, normal, tangential = stored((bx, bw, normal, tangential))
     inertia = Inertia(lx * bw - lw * bx, bx, bw, tt, nt, nn)
     wrench = Wrench(lx * normal - lw * tangential, tangential, normal)
-    return stored(jax.tree.map(lambda a: over_first_axis(a)[0], (inertia, wrench)))
+    return jax.tree.map(lambda a: over_first_axis(a)[0], (inertia, wrench))
 
 
 def over_first_axis(values: Any) -> Any:
