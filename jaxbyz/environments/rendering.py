@@ -1,10 +1,11 @@
-"""Draw episodes of CartPole and LunarLander without a display: frames, animated GIFs and strips of frames.
+"""Draw episodes without a display: frames, animated GIFs and strips of frames.
 
 Pillow is imported only when a picture is drawn.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,73 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxbyz.environments.canvas import INK, PAPER, Canvas, placed
 from jaxbyz.environments.lunar_lander.bodies import HULL, LEG
 from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH, GROUND_SEGMENTS
 from jaxbyz.environments.lunar_lander.engines import thrust
 from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
+from jaxbyz.environments.mujoco.drawing import VIEWS, draw_mechanism
 from jaxbyz.errors import UsageError
 from jaxbyz.files import write_output
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw
+    from PIL import Image
 
 SPACE_ABOVE = 1.0  # metres shown above the world, where episodes begin
-OVERSAMPLE = 3  # frames are drawn larger by this factor and then reduced, which smooths edges
-Point = tuple[float, float]
-Colour = tuple[int, int, int]
 
 SKY_TOP, SKY_LOW = (8, 10, 28), (38, 34, 74)
 MOON, MOON_EDGE = (150, 150, 158), (205, 205, 212)
 HULL_COLOUR, HULL_EDGE, WINDOW = (226, 226, 236), (120, 104, 190), (94, 154, 214)
 LEG_COLOUR, FLAG, POLE = (176, 164, 214), (250, 200, 48), (240, 240, 240)
 FLAME, FLAME_CORE = (255, 138, 36), (255, 226, 140)
-PAPER, INK, CART, ROD, AXLE = (250, 249, 246), (60, 64, 72), (52, 92, 142), (206, 142, 84), (128, 126, 196)
-
-
-class _Canvas:
-    """A picture in world units with y upwards."""
-
-    def __init__(self, width: int, world: Point, centre: Point):
-        from PIL import Image, ImageDraw
-
-        self.scale = width * OVERSAMPLE / world[0]
-        self.size = width, round(width * world[1] / world[0])
-        self.origin = centre[0] - world[0] / 2, centre[1] + world[1] / 2
-        self.image: Image.Image = Image.new("RGB", (self.size[0] * OVERSAMPLE, self.size[1] * OVERSAMPLE), PAPER)
-        self.pen: ImageDraw.ImageDraw = ImageDraw.Draw(self.image)
-
-    def to_pixels(self, points: Sequence[Point]) -> list[Point]:
-        return [((x - self.origin[0]) * self.scale, (self.origin[1] - y) * self.scale) for x, y in points]
-
-    def polygon(self, points: Sequence[Point], fill: Colour, edge: Colour | None = None, width: float = 0.0) -> None:
-        self.pen.polygon(self.to_pixels(points), fill=fill)
-        if edge is not None:
-            self.line([*points, points[0]], edge, width)
-
-    def line(self, points: Sequence[Point], fill: Colour, width: float) -> None:
-        self.pen.line(self.to_pixels(points), fill=fill, width=max(1, round(width * self.scale)), joint="curve")
-
-    def disc(self, centre: Point, radius: float, fill: Colour) -> None:
-        ((x, y),) = self.to_pixels([centre])
-        r = radius * self.scale
-        self.pen.ellipse((x - r, y - r, x + r, y + r), fill=fill)
-
-    def finished(self) -> Image.Image:
-        from PIL import Image
-
-        return self.image.resize(self.size, Image.Resampling.LANCZOS)
-
-
-def _placed(shape: Sequence[Point], x: float, y: float, angle: float) -> list[Point]:
-    """Rotate points by an angle and move them by (x, y)."""
-    cos, sin = math.cos(angle), math.sin(angle)
-    return [(x + cos * px - sin * py, y + sin * px + cos * py) for px, py in shape]
+CART, ROD, AXLE = (52, 92, 142), (206, 142, 84), (128, 126, 196)
 
 
 def draw_lander(params: Any, state: Any, action: Any = None, width: int = 480) -> Image.Image:
     """Draw one frame of LunarLander; with the action that led to the state, also the flames of its engines."""
     top = HEIGHT + SPACE_ABOVE
-    canvas = _Canvas(width, (WIDTH, top), (WIDTH / 2, top / 2))
+    canvas = Canvas(width, (WIDTH, top), (WIDTH / 2, top / 2))
     _draw_sky(canvas, top)
     _draw_moon(canvas, np.asarray(state.world.terrain))
     pose = np.asarray(state.world.pose, float)
@@ -87,7 +47,7 @@ def draw_lander(params: Any, state: Any, action: Any = None, width: int = 480) -
     return canvas.finished()
 
 
-def _draw_sky(canvas: _Canvas, top: float) -> None:
+def _draw_sky(canvas: Canvas, top: float) -> None:
     """Draw a colour gradient in bands, and stars."""
     bands = 24
     for band in range(bands):
@@ -100,7 +60,7 @@ def _draw_sky(canvas: _Canvas, top: float) -> None:
         canvas.disc((x, y), radius, (int(light), int(light), int(light)))
 
 
-def _draw_moon(canvas: _Canvas, heights: np.ndarray) -> None:
+def _draw_moon(canvas: Canvas, heights: np.ndarray) -> None:
     """Draw the terrain and the landing pad between two flags."""
     surface = [(GROUND_SEGMENT_WIDTH * i, float(h)) for i, h in enumerate(heights)]
     canvas.polygon([(0, -1), *surface, (WIDTH, -1)], MOON)
@@ -112,32 +72,32 @@ def _draw_moon(canvas: _Canvas, heights: np.ndarray) -> None:
     canvas.line([(WIDTH * 0.4, pad), (WIDTH * 0.6, pad)], FLAG, 0.09)
 
 
-def _draw_flames(canvas: _Canvas, hull: np.ndarray, action: Any, flicker: float) -> None:
+def _draw_flames(canvas: Canvas, hull: np.ndarray, action: Any, flicker: float) -> None:
     main, power, direction = (float(x) for x in thrust(0 if action is None else action))
     side = power * direction
     if main:
         end = -0.45 - 1.1 * main * flicker
         for size, colour in ((1.0, FLAME), (0.55, FLAME_CORE)):
             tip = -0.4 + (end + 0.4) * size
-            canvas.polygon(_placed([(-0.2 * size, -0.4), (0, tip), (0.2 * size, -0.4)], *hull), colour)
+            canvas.polygon(placed([(-0.2 * size, -0.4), (0, tip), (0.2 * size, -0.4)], *hull), colour)
     if side:
         start, length = -math.copysign(0.5, side), -math.copysign(0.75 * abs(side) * flicker, side)
         for size, colour in ((1.0, FLAME), (0.55, FLAME_CORE)):
             flame = [(start, 0.36 + 0.09 * size), (start + length * size, 0.36), (start, 0.36 - 0.09 * size)]
-            canvas.polygon(_placed(flame, *hull), colour)
+            canvas.polygon(placed(flame, *hull), colour)
 
 
-def _draw_bodies(canvas: _Canvas, pose: np.ndarray) -> None:
+def _draw_bodies(canvas: Canvas, pose: np.ndarray) -> None:
     """Draw the legs with their struts, and the hull with its window."""
     x, y, angle = pose[0]
     for leg_x, leg_y, leg_angle in pose[1:]:
-        knee = _placed([(0, 0.2)], leg_x, leg_y, leg_angle)[0]
+        knee = placed([(0, 0.2)], leg_x, leg_y, leg_angle)[0]
         side = math.copysign(0.4, math.cos(angle) * (leg_x - x) + math.sin(angle) * (leg_y - y))
-        hip = _placed([(side, -0.2)], x, y, angle)[0]
+        hip = placed([(side, -0.2)], x, y, angle)[0]
         canvas.line([hip, knee], LEG_COLOUR, 0.08)
-        canvas.polygon(_placed(LEG, leg_x, leg_y, leg_angle), LEG_COLOUR)
-    canvas.polygon(_placed(HULL, x, y, angle), HULL_COLOUR, HULL_EDGE, 0.05)
-    window = _placed([(0, 0.17)], x, y, angle)[0]
+        canvas.polygon(placed(LEG, leg_x, leg_y, leg_angle), LEG_COLOUR)
+    canvas.polygon(placed(HULL, x, y, angle), HULL_COLOUR, HULL_EDGE, 0.05)
+    window = placed([(0, 0.17)], x, y, angle)[0]
     canvas.disc(window, 0.17, HULL_EDGE)
     canvas.disc(window, 0.13, WINDOW)
 
@@ -145,7 +105,7 @@ def _draw_bodies(canvas: _Canvas, pose: np.ndarray) -> None:
 def draw_cartpole(params: Any, state: Any, action: Any = None, width: int = 480) -> Image.Image:
     """Draw one frame of CartPole; with the action that led to the state, also an arrow for its push."""
     limit = float(params.x_threshold)
-    canvas = _Canvas(width, (2 * limit, limit), (0, 0.36 * limit))
+    canvas = Canvas(width, (2 * limit, limit), (0, 0.36 * limit))
     x, angle, rod = float(state.x), float(state.theta), 2 * float(params.length)
     canvas.line([(-limit, 0), (limit, 0)], INK, 0.02)
     for tick in np.linspace(-limit, limit, 9)[1:-1]:
@@ -171,6 +131,7 @@ _DRAW: dict[str, Callable[..., Any]] = {
     "CartPole-v1": draw_cartpole,
     "LunarLander-v3": draw_lander,
     "LunarLanderContinuous-v3": draw_lander,
+    **{name: functools.partial(draw_mechanism, name) for name in VIEWS},
 }
 
 

@@ -8,6 +8,7 @@ from jaxbyz.experiments.task_presets import CONTINUOUS
 
 _MUJOCO: dict[str, Any] = {
     **CONTINUOUS,
+    "aggregator": "caf",
     "horizon": 1000,
     "hidden": (64, 64),
     "critic_hidden": (64, 64),
