@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow test-box2d test-byzfl test-report test-dist bench fuzz docs notebooks theory clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-report test-dist bench fuzz docs notebooks theory clean setup
 
 setup: $(VENV)/.installed
 
@@ -47,6 +47,14 @@ $(VENV)-box2d/.installed:
 
 test-box2d: setup $(VENV)-box2d/.installed
 	JAXBYZ_BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/test_lunar_lander.py
+
+$(VENV)-mujoco/.installed:
+	$(PYTHON) -m venv $(VENV)-mujoco
+	$(VENV)-mujoco/bin/pip install --quiet --disable-pip-version-check gymnasium==1.4.0 mujoco==3.17.0 imageio
+	touch $@
+
+test-mujoco: setup $(VENV)-mujoco/.installed
+	JAXBYZ_MUJOCO_PYTHON=$(CURDIR)/$(VENV)-mujoco/bin/python $(BIN)/python -m pytest -m live -s tests/test_mujoco.py
 
 $(VENV)-byzfl/.installed:
 	$(PYTHON) -m venv $(VENV)-byzfl

@@ -17,6 +17,8 @@ from helpers import cuda_kernels_in
 
 import jaxbyz as jb
 from jaxbyz.accelerate.platform import trace_for
+from jaxbyz.environments import rendering
+from jaxbyz.environments.mujoco.task import EnvState
 
 MODULES = {
     "InvertedPendulum-v5": "inverted_pendulum",
@@ -193,7 +195,7 @@ def test_wrong_arguments_are_refused_in_one_line():
     for name, value in [("mass_scale", 0.0), ("friction_scale", -1.0), ("gravity_scale", np.nan)]:
         with pytest.raises(ValueError, match=f"{name}="):
             module.initial_state(params.replace(**{name: value}), start, np.zeros(6))
-    with pytest.raises(jb.UsageError, match="Hopper-v5: unknown parameter 'leg_mass'"):
+    with pytest.raises(jb.UsageError, match=r"env Hopper-v5: .*'leg_mass'"):
         jb.make_environment("Hopper-v5", leg_mass=2.0)
 
 
@@ -213,3 +215,101 @@ def test_a_step_is_one_kernel_that_agrees_with_the_cpu(name):
     np.testing.assert_array_equal(terminated, expected[3])
     with trace_for("kernels", only_lowered=True):
         assert cuda_kernels_in(lambda *x: jax.vmap(functools.partial(recorded_step, name))(*x), *inputs) == 1
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_task_can_be_drawn(name):
+    """The second state differs from the first in its joints, and the third has moved as a whole."""
+    start = np.array(module_of(name).TASK.initial_position)
+    moved = start + np.where(np.arange(len(start)) == 0, 0.3 if name != "Reacher-v5" else 0.0, 0.0)
+    qpos = np.stack([start, start + np.where(np.arange(len(start)) >= 1, 0.2, 0.0), moved])
+    state = EnvState(np.arange(3), qpos, np.zeros_like(qpos), None, np.zeros(3, bool))
+    frames = [
+        np.asarray(frame) for frame in rendering.draw_frames(name, module_of(name).default_params, state, width=96)
+    ]
+    assert len(frames) == 3 and frames[0].shape[1] == 96 and (frames[0] != frames[0][0, 0]).any(axis=-1).mean() > 0.01
+    assert (frames[0] != frames[1]).any()
+    assert name == "Reacher-v5" or (frames[0] != frames[2]).any()
+
+
+# --- MuJoCo itself ----------------------------------------------------------------------------------------------------
+
+PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
+EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and policy
+POLICIES = Path(__file__).parent / "data" / "mujoco_policies.npz"  # linear policies that balance, stand or reach
+
+
+def record(what, out, *options):
+    """Record MuJoCo now, with a new seed."""
+    script = Path(__file__).parents[1] / "benchmarks" / "record_mujoco.py"
+    seed = int(np.random.default_rng().integers(2**31))
+    subprocess.run([PYTHON, script, what, out, "--seed", str(seed), *map(str, options)], check=True)
+    print("seed of the recording:", seed)
+    return np.load(out)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(PYTHON is None, reason="needs JAXBYZ_MUJOCO_PYTHON: run make test-mujoco")
+@pytest.mark.parametrize("name", MODULES)
+def test_new_steps_agree_with_mujoco(name, tmp_path):
+    file = record("steps", tmp_path / "steps.npz", "--tasks", name, "--steps", 1000)
+    step = jax.jit(jax.vmap(functools.partial(recorded_step, name)))
+    inputs = [jnp.asarray(file[f"{name}/{key}"], float) for key in ("qpos", "qvel", "action", "factors")]
+    _, state, reward, terminated = step(*inputs)
+    error = np.abs(np.asarray(state.qvel) - file[f"{name}/next_qvel"]).max(axis=1)
+    assert np.median(error) < 1e-5 and np.quantile(error, 0.99) < 3e-4 and (error > 1e-2).mean() <= 1e-3
+    assert (np.abs(np.asarray(reward) - file[f"{name}/reward"]) > 1e-4).mean() <= 1e-3
+    assert (np.asarray(terminated) != file[f"{name}/terminated"]).mean() <= 1e-3
+
+
+def own_episodes(name, kind, episodes):
+    """Returns and lengths of episodes with the policies of benchmarks/record_mujoco.py."""
+    environment = jb.make_environment(name)
+    low, high = environment.actions.low[None], environment.actions.high[None]
+    weights = jnp.asarray(np.load(POLICIES)[name])
+
+    def step(carry, key):
+        obs, state, action, total, length, over = carry
+        keys = jax.random.split(key)
+        if kind == "uniform":
+            action = jax.random.uniform(keys[0], action.shape, minval=low, maxval=high)
+        elif kind == "smooth":
+            action = jnp.clip(0.9 * action + 0.3 * high * jax.random.normal(keys[0], action.shape), low, high)
+        else:
+            action = jnp.clip(obs @ weights[:-1] + weights[-1:], low, high)
+        result = jax.vmap(environment.step)(jax.random.split(keys[1], episodes), state, action)
+        total, length = total + jnp.where(over, 0.0, result.reward), length + ~over
+        over = over | result.terminated | result.truncated
+        return (result.observation, result.state, action, total, length, over), None
+
+    @jax.jit
+    def run(key):
+        keys = jax.random.split(key, 3)
+        obs, state = jax.vmap(environment.reset)(jax.random.split(keys[0], episodes))
+        first = jax.random.uniform(keys[1], (episodes, environment.actions.n), minval=low, maxval=high)
+        zero = jnp.zeros(episodes)
+        start = (obs, state, first, zero, zero, zero > 0)
+        return jax.lax.scan(step, start, jax.random.split(keys[2], environment.limit))[0][3:5]
+
+    return np.stack(run(jax.random.key(np.random.default_rng().integers(2**31))), axis=1)
+
+
+@pytest.mark.live
+@pytest.mark.skipif(PYTHON is None, reason="needs JAXBYZ_MUJOCO_PYTHON: run make test-mujoco")
+@pytest.mark.parametrize("name", MODULES)
+def test_episodes_agree_with_mujoco_in_distribution(name, tmp_path):
+    """Means of returns and lengths within two standard errors; three, if one of six comparisons is beyond that."""
+    options = ("--tasks", name, "--episodes", EPISODES, "--policies", POLICIES)
+    file = record("episodes", tmp_path / "episodes.npz", *options)
+    distances = []
+    for kind in ("uniform", "smooth", "linear"):
+        theirs, ours = file[f"{name}/{kind}"], own_episodes(name, kind, EPISODES)
+        error = np.sqrt(theirs.var(axis=0) / len(theirs) + ours.var(axis=0) / len(ours))
+        difference = np.abs(theirs.mean(axis=0) - ours.mean(axis=0))
+        rounding = 1e-4 * np.abs(theirs.mean(axis=0)) + 1e-4
+        distances += list(np.maximum(difference - rounding, 0.0) / np.maximum(error, 1e-12))
+        print(name, kind, "return", theirs[:, 0].mean(), ours[:, 0].mean(), "±", error[0], "length", error[1])
+    assert max(distances) < 3 and sum(distance > 2 for distance in distances) <= 1, distances
