@@ -14,12 +14,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # 13 agents learn CartPole, 3 of them Byzantine: a fault-tolerant federation and a naive one, under the same attack.
-DEMO = --env CartPole-v1 --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 3000
+DEMO = --preset cartpole-best --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 1000
 demo: setup
 	rm -rf demo/decbyzpg demo/dec-page-pg
 	$(BIN)/jaxbyz train --algorithm decbyzpg $(DEMO) --out demo/decbyzpg
 	$(BIN)/jaxbyz train --algorithm dec-page-pg $(DEMO) --out demo/dec-page-pg
-	$(BIN)/jaxbyz plot demo/decbyzpg demo/dec-page-pg --out demo/curves.png --title "13 agents, 3 of them Byzantine (AvgZero)"
+	$(BIN)/jaxbyz plot demo/decbyzpg demo/dec-page-pg --out demo/curves.png
 	$(BIN)/jaxbyz report demo/decbyzpg demo/dec-page-pg --out demo/report.html --animations 1
 
 test: setup lint types docs unit

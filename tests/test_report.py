@@ -20,18 +20,30 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.presets import PRESETS
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_run
+from jaxbyz.report.findings import findings
 from jaxbyz.report.html_report import fill_template, report_data
-from jaxbyz.report.runs import METRIC_LABELS, attack_table, label, labels, load_runs, shares_over_time, training_command
+from jaxbyz.report.runs import (
+    METRIC_LABELS,
+    attack_table,
+    labels,
+    load_runs,
+    setting,
+    shares_over_time,
+    styles,
+    training_command,
+)  # fmt: skip
 from jaxbyz.report.statistics import (
     final_returns,
+    final_values,
     interquartile_mean,
     mean_and_std,
     smoothed,
+    smoothing_width,
     standard_deviation,
     stratified_iqm,
     trajectories_to_level,
 )
-from jaxbyz.report.tables import summary_table
+from jaxbyz.report.tables import comparison, mean_and_deviation, summarise, summary_table
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +197,51 @@ def test_the_projection_keeps_distances_within_a_plane():
 def test_a_folder_of_runs_is_loaded_and_labelled(folders, runs):
     assert [run.folder for run in load_runs([folders[0].parent])] == sorted(folders)
     assert len(load_runs([*folders, *folders])) == 3
-    assert len(set(labels(runs))) == 3 and labels(runs)[2].endswith("aggregator=krum")
+    assert labels(runs) == ["rfa, avg-zero", "rfa, large-noise", "krum, avg-zero"]  # only what differs
+    assert labels(runs[:1]) == ["decbyzpg, rfa, avg-zero, K=5, 1 Byzantine"]
+    assert setting(runs) == "CartPole-v1, decbyzpg, 5 agents, 1 Byzantine"
+    assert setting(runs[:2]) == "CartPole-v1, decbyzpg · rfa, 5 agents, 1 Byzantine"
     twice = labels([runs[0], runs[0]._replace(folder=folders[0].parent / "again")])
-    assert twice[1].endswith("again") and label(runs[0]) in twice[0]
+    assert twice[1].endswith("again") and twice[0] != twice[1]
+    honest = runs[0]._replace(config=replace(runs[0].config, byzantine=0, eta=0.5))
+    assert labels([runs[0], honest]) == ["avg-zero, eta=0.001", "all honest, eta=0.5"]
+    none = runs[0]._replace(config=replace(runs[0].config, agreement="none"))
+    assert labels([runs[0], none]) == ["agreement=mda", "agreement=none"]
+
+
+def test_one_colour_per_method(runs):
+    rfa, noise, krum = styles(runs)
+    assert rfa.colour == noise.colour != krum.colour and rfa.dash != noise.dash
+    assert [style.dash for style in styles(runs, "attack")] == [0, 0, 0]  # panels tell attacks apart
+    many = [runs[0]._replace(config=replace(runs[0].config, eta=0.1 + i)) for i in range(9)]
+    assert len(set(styles(many))) == 9 and styles(many)[8] == (0, 1)
+
+
+def test_the_findings(runs):
+    found = findings(runs)
+    means = [final_returns(run.metrics).mean() for run in runs]
+    assert found[0].startswith(f"decbyzpg · rfa has the highest final return under avg-zero, {means[0]:.1f}")
+    assert "decbyzpg · krum ends at" in found[0] and found[1].startswith("decbyzpg · rfa ends at")
+
+    def shifted(run, returns, weight, **options):
+        metrics = {**run.metrics, "returns": np.zeros_like(run.metrics["returns"]) + returns}
+        metrics["returns"][:, 0] = 20.0
+        metrics["byzantine_weight"] = np.full_like(run.metrics["byzantine_weight"], weight)
+        return run._replace(metrics=metrics, config=replace(run.config, **options))
+
+    text = " ".join(findings([shifted(runs[0], 500.0, 0.1), shifted(runs[2], 25.0, 0.5)]))
+    assert "decbyzpg · krum is broken under avg-zero: 25.0 ± 0.0, 1% of the way" in text
+    assert "more than their fair share of the weight in decbyzpg · krum under avg-zero (50%, fair 20%)" in text
+    text = " ".join(findings([shifted(runs[0], np.nan, 0.1)]))
+    assert "decbyzpg · rfa became non-finite under avg-zero" in text and "no more than their fair share" in text
+    assert "No run improved on the untrained policy" in " ".join(findings([shifted(runs[0], 10.0, 0.1)]))
+
+
+def test_tables_fit_80_columns(runs):
+    rows = [(name * 4, run.metrics) for name, run in zip(labels(runs), runs, strict=True)]
+    lines = comparison(rows, (195, 400, 450)).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) == 7  # long names have a line of their own
+    assert max(map(len, summary_table(runs[0].config, summarise(runs[0].metrics)).splitlines())) <= 80
 
 
 def test_the_table_of_defences_and_attacks(folders, runs):
@@ -241,7 +295,7 @@ def axis_texts(axes):
 @pytest.mark.parametrize("metric", ["returns", "worst_agent", "ess"])
 def test_learning_curves_show_mean_and_standard_deviation(runs, metric):
     (axes,) = plots.learning_curves(runs, metric=metric, width=4).axes
-    title = "CartPole-v1, mean ± standard deviation (n − 1) over seeds"
+    title = "CartPole-v1, decbyzpg, 5 agents, 1 Byzantine\nmean ± standard deviation (n − 1) over seeds"
     assert axis_texts(axes) == (title, "trajectories per agent", METRIC_LABELS[metric], labels(runs))
     assert len(axes.lines) == len(axes.collections) == 3
     for run, line, band in zip(runs, axes.lines, axes.collections, strict=True):
@@ -265,6 +319,24 @@ def test_learning_curves_show_the_interquartile_mean(runs):
         plots.learning_curves(runs, metric="return")
 
 
+def test_curves_in_panels(runs):
+    drawing = plots.learning_curves(runs, facet="attack")
+    left, right = drawing.axes
+    assert (left.get_title(), right.get_title()) == ("attack avg-zero", "attack large-noise")
+    assert [len(axes.lines) for axes in drawing.axes] == [2, 1]
+    assert left.lines[0].get_color() == right.lines[0].get_color() != left.lines[1].get_color()
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["rfa", "krum"]
+    width = smoothing_width(runs[0].metrics)
+    np.testing.assert_allclose(left.lines[0].get_xdata(), smoothed(runs[0].metrics, width)[0])
+    with pytest.raises(jb.UsageError, match="facet='atack' is unknown; did you mean 'attack'"):
+        plots.learning_curves(runs, facet="atack")
+
+
+def test_the_smoothing_follows_the_run():
+    assert smoothing_width(made_metrics([8] * 1000, [0.0] * 1000)) == 160
+    assert smoothing_width(made_metrics([50] * 4, [0.0] * 4)) == 50  # not less than a batch
+
+
 def test_every_metric_has_a_label(runs):
     assert {name for name, values in runs[0].metrics.items() if values.ndim == 2} == set(METRIC_LABELS)
 
@@ -277,9 +349,18 @@ def test_the_heatmap_shows_final_returns(runs, folders):
     expected = np.array([means[:2], [means[2], np.nan]])
     np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), expected)
     shown = {text.get_position(): text.get_text() for text in axes.texts}
-    assert shown == {(0, 0): f"{means[0]:.0f}", (1, 0): f"{means[1]:.0f}", (0, 1): f"{means[2]:.0f}"}
-    assert axes.get_title() == "CartPole-v1, final honest return, mean over seeds"
+    texts = [mean_and_deviation(final_mean(folder)) for folder in folders]
+    assert shown == {(0, 0): texts[0], (1, 0): texts[1], (0, 1): texts[2]}
+    assert texts[0] == f"{means[0]:.1f} ± {final_mean(folders[0]).std(ddof=1):.1f}"
+    assert axes.images[0].get_clim() == (0, 500)  # the task's own range
+    assert axes.get_title().startswith("CartPole-v1, decbyzpg, 5 agents, 1 Byzantine\nfinal honest return, mean ±")
     assert colour_bar.get_ylabel() == "final honest return"
+    axes, _ = plots.heatmap(runs, metric="ess", limits=(0.5, 2.0)).axes
+    assert axes.images[0].get_clim() == (0.5, 2.0)
+    np.testing.assert_allclose(axes.images[0].get_array()[0, 0], final_values(runs[0].metrics, "ess").mean())
+    axes, _ = plots.heatmap(runs, metric="gradient_norm").axes
+    values = [final_values(run.metrics, "gradient_norm").mean() for run in runs]
+    assert axes.images[0].get_clim() == (min(values), max(values))
 
 
 def test_the_trust_picture_shows_shares(runs):
@@ -288,7 +369,7 @@ def test_the_trust_picture_shows_shares(runs):
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1", "2", "3", "4 Byzantine"]
     assert axes.images[0].get_extent()[:2] == [0, runs[0].metrics["trajectories"][0, -1]]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trajectories per agent", "sender")
-    assert axes.get_title() == "Trust of decbyzpg · rfa under avg-zero"
+    assert axes.get_title().startswith("CartPole-v1, decbyzpg · rfa, 5 agents, 1 Byzantine (avg-zero)\nweight of each")
     assert colour_bar.get_ylabel() == "share in the aggregate (equal: 0.2)"
 
 
@@ -299,7 +380,8 @@ def test_the_diameter_picture_shows_median_and_range(runs):
     np.testing.assert_allclose(axes.lines[0].get_xydata(), np.stack([x, np.median(y, axis=0)], axis=1))
     edges = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (edges.min(), edges.max()) == (pytest.approx(y.min()), pytest.approx(y.max()))
-    title = "CartPole-v1, diameter after agreement: median and range over seeds"
+    title = "CartPole-v1, decbyzpg · rfa, 5 agents, 1 Byzantine (avg-zero)"
+    title += "\ndiameter after agreement: median and range over seeds"
     assert axis_texts(axes) == (title, "iteration", METRIC_LABELS["diameter"], labels(runs[:1]))
 
 

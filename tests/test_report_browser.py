@@ -89,7 +89,7 @@ def test_hovering_shows_values(opened, folders):
 def test_animations_and_commands(opened, folders):
     page = opened()
     pictures = page.locator("#animations img")
-    assert pictures.count() == 4  # an episode and an agreement of two runs
+    assert pictures.count() == 3  # two episodes, and the one agreement in which proposals differ
     assert all(picture.evaluate("image => image.complete && image.naturalWidth > 50") for picture in pictures.all())
     assert "1 more run" in page.locator("#not-animated").inner_text()
     page.locator("#repeat summary").nth(2).click()
@@ -111,3 +111,20 @@ def test_a_narrow_screen_in_light_and_dark(opened, scheme):
     assert size >= 10  # legible
     page.locator("#curves svg").tap(position={"x": 200, "y": 100})
     assert page.locator("#curves .tooltip").is_visible()
+    table = page.locator(".scroll").first
+    assert "overflows" in table.get_attribute("class") and table.evaluate("box => box.scrollWidth > box.clientWidth")
+
+
+def test_the_page_begins_with_its_findings(opened, folders):
+    from jaxbyz.report.findings import findings
+    from jaxbyz.report.runs import load_runs
+
+    page = opened(viewport={"width": 1200, "height": 900})
+    assert page.locator("main section h2").first.inner_text() == "Findings"
+    assert page.locator("#findings li").all_inner_texts() == findings(load_runs(folders))
+    assert "Written 20" in page.locator("#summary").inner_text()
+    assert "overflows" not in (page.locator(".scroll").first.get_attribute("class"))
+    stroke = [page.locator(f"#curves path.line[data-run='{i}']").get_attribute("stroke") for i in range(3)]
+    assert stroke[0] == stroke[1] != stroke[2]  # one colour per method
+    captions = page.locator("#trust figcaption").all_inner_texts()
+    assert len({text.split("brightest:")[1].split(" or more")[0] for text in captions}) == 1

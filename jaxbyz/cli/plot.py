@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from jaxbyz.cli.common import check_at_least, load_runs, print_message
 
 KINDS = {
     "curves": "a metric against trajectories",
-    "heatmap": "final return by rule and attack",
+    "heatmap": "final value of a metric by rule and attack",
     "diameter": "largest distance between honest agents against iterations",
     "trust": "weight of each sender in the aggregate",
     "agreement": "animation of the agreement rounds of the first iterations (.gif)",
 }
-# option -> the kind of picture that reads it, and its default
-OPTIONS_OF_KINDS: dict[str, tuple[str, Any]] = {
-    "metric": ("curves", "returns"),
-    "width": ("curves", 100),
-    "statistic": ("curves", "mean"),
-    "iterations": ("agreement", 5),
-    "run_seed": ("agreement", 0),
+# option -> the kinds of pictures that read it, and its default
+OPTIONS_OF_KINDS: dict[str, tuple[tuple[str, ...], Any]] = {
+    "metric": (("curves", "heatmap"), "returns"),
+    "width": (("curves",), None),
+    "statistic": (("curves",), "mean"),
+    "facet": (("curves",), None),
+    "range": (("heatmap",), None),
+    "iterations": (("agreement",), 5),
+    "run_seed": (("agreement",), 0),
 }
 
 
@@ -35,9 +38,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="picture to write, .png, .svg or .pdf (default: KIND.png)")
     parser.add_argument(
         "--metric",
-        help="curves: returns, worst_agent, diameter, ess, byzantine_weight, … (default returns)",
+        help="curves and heatmap: returns, worst_agent, diameter, ess, byzantine_weight, … (default returns)",
     )
-    parser.add_argument("--width", type=int, help="curves: average over this many trajectories (default 100)")
+    parser.add_argument(
+        "--width", type=int, help="curves: average over this many trajectories (default: a fiftieth of the run)"
+    )
+    parser.add_argument(
+        "--facet", metavar="OPTION", help="curves: one panel for each value of this option, like attack"
+    )
+    parser.add_argument(
+        "--range", type=number_range, metavar="LOW,HIGH",
+        help="heatmap: values of the darkest and the brightest colour (default: the range of the task)",
+    )  # fmt: skip
     parser.add_argument(
         "--statistic", choices=SEED_STATISTICS,
         help="curves: mean and standard deviation (default), or interquartile mean and 95%% bootstrap interval",
@@ -45,6 +57,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=int, help="agreement: iterations to show (default 5)")
     parser.add_argument("--run-seed", type=int, help="agreement: which seed of the run, counted from 0")
     parser.add_argument("--title", help="title of the picture")
+
+
+def number_range(text: str) -> tuple[float, float]:
+    """Return the two numbers that a text such as `0,500` names."""
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low, high = math.nan, math.nan
+    if not (low < high and math.isfinite(high - low)):
+        raise argparse.ArgumentTypeError(f"range={text!r}: must be two numbers like 0,500, the smaller one first")
+    return low, high
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,12 +94,15 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if kind == "curves":
         picture = plots.learning_curves(
-            runs, metric=arguments.metric, width=arguments.width, title=title, statistic=arguments.statistic
-        )
+            runs, metric=arguments.metric, width=arguments.width, title=title, statistic=arguments.statistic,
+            facet=arguments.facet,
+        )  # fmt: skip
     elif kind == "trust":
         picture = plots.trust(runs[0], title=title)
+    elif kind == "heatmap":
+        picture = plots.heatmap(runs, metric=arguments.metric, limits=arguments.range, title=title)
     else:
-        picture = {"heatmap": plots.heatmap, "diameter": plots.diameters}[kind](runs, title=title)
+        picture = plots.diameters(runs, title=title)
     path = plots.save(picture, out)
     rows = [(name, run.metrics) for name, run in zip(labels(runs), runs, strict=True)]
     print(comparison(rows, RETURN_LEVELS.get(runs[0].config.env, ())))
@@ -86,11 +112,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _fill_in_defaults(arguments: argparse.Namespace) -> None:
     """Report options that this kind of picture does not read, and set those that were not given."""
-    for name, (kind, default) in OPTIONS_OF_KINDS.items():
+    for name, (kinds, default) in OPTIONS_OF_KINDS.items():
         value = getattr(arguments, name)
         if value is None:
             setattr(arguments, name, default)
-        elif kind != arguments.kind:
-            print_message(
-                f"{name}={value} has no effect: kind={arguments.kind} does not read it, only kind={kind} does"
-            )
+        elif arguments.kind not in kinds:
+            reads = " and ".join(f"kind={kind}" for kind in kinds)
+            print_message(f"{name}={value} has no effect: kind={arguments.kind} does not read it, only {reads} does")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jaxbyz.cli.common import check_at_least, load_runs
+from jaxbyz.cli.common import check_at_least, load_runs, print_message
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", default="report.html", help="page to write (default report.html)")
     parser.add_argument("--title", default="jaxbyz report", help="title of the page")
     parser.add_argument(
-        "--width", type=int, default=100, help="average curves over this many trajectories (default 100)"
+        "--width", type=int, help="average curves over this many trajectories (default: a fiftieth of the run)"
     )
     parser.add_argument(
         "--animations", type=int, default=4, metavar="N",
@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         title=arguments.title,
         width=arguments.width,
         animations=arguments.animations,
+        log=print_message,
     )
     print(page)
     return 0

@@ -7,7 +7,8 @@ import html
 import json
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,24 +23,28 @@ from jaxbyz.files import write_output
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import trace_run
 from jaxbyz.report.episodes import render_episode
+from jaxbyz.report.findings import findings
 from jaxbyz.report.runs import (
     METRIC_LABELS,
     attack_table,
     brightest_share,
     common_environment,
     labels,
+    setting,
     shares_over_time,
+    styles,
     training_command,
 )
 from jaxbyz.report.statistics import (
     final_returns,
     mean_and_std,
     smoothed,
+    smoothing_width,
     standard_deviation,
     stratified_iqm,
     trajectories_to_level,
 )
-from jaxbyz.report.tables import RETURN_LEVELS
+from jaxbyz.report.tables import RETURN_LEVELS, mean_and_deviation, value_range
 
 MAX_POINTS = 300  # per curve
 MAX_FRAMES = 120  # per animated episode
@@ -51,8 +56,9 @@ def write_report(
     out: str | Path,
     *,
     title: str = "jaxbyz report",
-    width: int = 100,
+    width: int | None = None,
     animations: int = 4,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write the report.
 
@@ -60,14 +66,16 @@ def write_report(
         runs: the runs, all in the same environment.
         out: the file to write; its name ends in .html.
         title: the title of the page.
-        width: the number of trajectories over which each point of a curve averages.
+        width: the number of trajectories over which each point of a curve averages; by default it follows each run.
         animations: how many runs are animated.
+        log: receives a line before each part of the work.
     """
     path = Path(out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"out={path}: the name must end in .html")
+    log(f"tables and curves of {len(runs)} run(s)")
     data = report_data(runs, title=title, width=width)
-    data["animations"] = animate(runs[:animations])
+    data["animations"] = animate(runs[:animations], log)
     data["not_animated"] = max(0, len(runs) - animations) if animations else 0
     text = fill_template(data)
     write_output(path, lambda file: file.write(text.encode()))
@@ -107,13 +115,18 @@ def fill_template(
 
 
 @np.errstate(invalid="ignore")  # runs that became non-finite are shown as far as they went
-def report_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width: int = 100) -> dict[str, Any]:
+def report_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width: int | None = None) -> dict[str, Any]:
     """Return everything that the page shows, except animations, as JSON values; non-finite numbers become null."""
     environment = common_environment(runs)
     levels = RETURN_LEVELS.get(environment, ())
     table = attack_table(runs)
     return {
         "title": title,
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "findings": findings(runs),
+        "setting": setting(runs),
+        "styles": [style._asdict() for style in styles(runs)],
+        "brightest": max(brightest_share(run.config.agents) for run in runs),
         "environment": environment,
         "levels": list(levels),
         "metric_labels": METRIC_LABELS,
@@ -122,20 +135,35 @@ def report_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width:
         "table": {
             "defences": table.defences,
             "attacks": table.attacks,
-            "cells": [
-                [None if seeds is None else {"mean": _number(seeds.mean()), "seeds": _list(seeds)} for seeds in row]
-                for row in table.returns
-            ],
+            "cells": [[None if seeds is None else _cell(seeds) for seeds in row] for row in table.returns],
+            "range": value_range(environment),
             "iqm": [_iqm([seeds for seeds in row if seeds is not None]) for row in table.returns],
         },
     }
 
 
-def _run_data(run: RunData, name: str, width: int, levels: Sequence[float]) -> dict[str, Any]:
+def _cell(seeds: np.ndarray) -> dict[str, Any]:
+    return {"mean": _number(seeds.mean()), "seeds": _list(seeds), "text": mean_and_deviation(seeds)}
+
+
+def _times(run: RunData) -> dict[str, str]:
+    """Return when a run finished and how long it took, from what its folder says or from the dates of its files."""
+    try:
+        begin, end = ((Path(run.folder) / name).stat().st_mtime for name in ("config.json", "metrics.npz"))
+    except OSError:
+        return {}
+    started, seconds = run.environment.get("started"), run.environment.get("seconds", end - begin)
+    finished = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    times = {"started": str(started)} if started else {"finished": finished}
+    return times | ({"duration": str(timedelta(seconds=round(seconds)))} if seconds >= 1 else {})
+
+
+def _run_data(run: RunData, name: str, width: int | None, levels: Sequence[float]) -> dict[str, Any]:
     metrics, final = run.metrics, final_returns(run.metrics)
     return {
         "label": name,
         "command": training_command(run.config),
+        "times": _times(run),
         "config": to_dict(run.config),
         "machine": run.environment,
         "final": {
@@ -168,13 +196,14 @@ def _trust(run: RunData) -> dict[str, Any] | None:
         "trajectories": _list(trajectories),
         "shares": [_list(row, 4) for row in shares],
         "byzantine": byzantine.tolist(),
-        "brightest": brightest_share(len(shares)),
     }
 
 
-def _curve(run: RunData, metric: str, width: int) -> dict[str, Any]:
+def _curve(run: RunData, metric: str, width: int | None) -> dict[str, Any]:
     """Return a smoothed metric: mean and interquartile mean as [value, low, high], and every seed of the return."""
-    width = max(width, math.ceil(float(run.metrics["trajectories"][:, -1].min()) / MAX_POINTS))
+    width = max(
+        width or smoothing_width(run.metrics), math.ceil(float(run.metrics["trajectories"][:, -1].min()) / MAX_POINTS)
+    )
     x, y = smoothed(run.metrics, width, metric)
     return {
         "x": _list(x),
@@ -214,7 +243,7 @@ def _list(values: np.ndarray, digits: int | None = None) -> list[float | int | N
     return [_number(float(value), digits) for value in values]
 
 
-def animate(runs: Sequence[RunData]) -> list[dict[str, Any]]:
+def animate(runs: Sequence[RunData], log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
     """Return GIFs of an episode of every run and of its agreement, where the environment and the algorithm allow it.
 
     A run with a rule or an attack that is not registered here cannot be repeated and is skipped.
@@ -226,6 +255,7 @@ def animate(runs: Sequence[RunData]) -> list[dict[str, Any]]:
                 continue
             for kind, draw in (("policy", _animate_episode), ("agreement", _animate_agreement)):
                 path = Path(folder) / f"{index}-{kind}.gif"
+                log(f"animation of the {kind} of run {index + 1} of {len(runs)}")
                 if (caption := draw(run, path)) is not None:
                     source = "data:image/gif;base64," + base64.b64encode(path.read_bytes()).decode()
                     animations.append({"run": index, "kind": kind, "caption": caption, "source": source})
@@ -246,10 +276,11 @@ def _animate_episode(run: RunData, path: Path) -> str | None:
 
 
 def _animate_agreement(run: RunData, path: Path) -> str | None:
-    """Draw the agreement of the first seed's first iterations; return the caption, or None if there is none."""
+    """Draw the agreement of the first seed's first iterations; return the caption, or None if all proposals agree."""
     if not agrees(run.config):
         return None
     trace = trace_run(run.config, 0, 3)
+    if not np.ptp(trace.parameters[:, 0], axis=1).any():
+        return None
     plots.agreement_animation(trace, path, size=3.0)
-    differ = np.ptp(trace.parameters[:, 0], axis=1).any()
-    return f"agreement ({run.config.agreement}) on parameters" + ("" if differ else "; all proposals are equal")
+    return f"agreement ({run.config.agreement}) on parameters"

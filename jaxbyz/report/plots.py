@@ -13,24 +13,30 @@ import numpy as np
 
 from jaxbyz.environments.rendering import save_gif
 from jaxbyz.errors import UsageError, check_choice, first_line
+from jaxbyz.experiments.config import FIELDS
 from jaxbyz.files import write_output
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
 from jaxbyz.report.runs import (
     METRIC_LABELS,
     FinishedRun,
+    Style,
+    attack_name,
     attack_table,
     brightest_share,
     check_metric,
     common_environment,
-    defence_name,
     labels,
+    setting,
     shares_over_time,
+    styles,
 )
-from jaxbyz.report.statistics import SEED_STATISTICS, smoothed
+from jaxbyz.report.statistics import SEED_STATISTICS, smoothed, smoothing_width
+from jaxbyz.report.tables import mean_and_deviation, value_range
 
 # The palette of Okabe and Ito, distinguishable with every common colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 HONEST_COLOUR, BYZANTINE_COLOUR = COLOURS[0], COLOURS[1]
+DASH_PATTERNS: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 BAND_OPACITY = 0.18
 
 __all__ = [
@@ -113,73 +119,137 @@ def learning_curves(
     runs: Sequence[FinishedRun],
     *,
     metric: str = "returns",
-    width: int = 100,
+    width: int | None = None,
     title: str | None = None,
     statistic: str = "mean",
+    facet: str | None = None,
 ) -> Any:
     """Draw a metric against trajectories per agent, with one curve per run and its spread over seeds.
 
     Args:
         runs: the runs, all in the same environment.
         metric: a name from `METRIC_LABELS`.
-        width: the number of trajectories over which each point averages.
-        title: by default the environment and the statistic.
+        width: the number of trajectories over which each point averages; by default it follows the longest run.
+        title: by default what all runs have in common, and the statistic.
         statistic: see `draw_curve`.
+        facet: an option, for example `"attack"`: one panel for each of its values, with a common vertical axis.
     """
-    environment = common_environment(runs)
-    drawing, axes = figure()
-    for name, run in zip(labels(runs), runs, strict=True):
+    if facet is not None:
+        check_choice("facet", facet, FIELDS)
+    check_choice("statistic", statistic, SEED_STATISTICS)
+    width = width or max(smoothing_width(run.metrics) for run in runs)
+    panels = list(dict.fromkeys(_facet_value(run, facet) for run in runs))
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    drawing, grid = figure(
+        columns, rows, width=4.2 + 3.2 * columns, height=1.2 + 2.8 * rows, squeeze=False, sharey=True, sharex=True
+    )
+    for name, run, style in zip(labels(runs, facet), runs, styles(runs, facet), strict=True):
         check_metric(run, metric)
-        draw_curve(axes, *smoothed(run.metrics, width, metric), name, statistic)
-    axes.set_xlabel("trajectories per agent")
-    axes.set_ylabel(METRIC_LABELS.get(metric, metric))
-    axes.set_title(title or f"{plain_text(environment)}, {SEED_STATISTICS[statistic][1]}", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
+        axes = grid.flat[panels.index(_facet_value(run, facet))]
+        draw_curve(axes, *smoothed(run.metrics, width, metric), name or plain_text(metric), statistic, **_line(style))
+    for axes, value in zip(grid.flat, panels, strict=False):
+        axes.set_xlabel("trajectories per agent")
+        if facet is not None:
+            axes.set_title(plain_text(f"{facet} {value}"), fontsize=10)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(METRIC_LABELS.get(metric, metric))
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    heading = title or f"{plain_text(setting(runs))}\n{SEED_STATISTICS[statistic][1]}"
+    if facet is None:
+        grid[0, 0].set_title(heading, fontsize=10)
+    else:
+        drawing.suptitle(heading, fontsize=10)
+    _legend_beside(grid[0, columns - 1], grid.flat[: len(panels)])
     return drawing
+
+
+def _facet_value(run: FinishedRun, facet: str | None) -> str:
+    if facet == "attack":
+        return attack_name(run.config)
+    return "" if facet is None else str(getattr(run.config, facet))
+
+
+def _line(style: Style) -> dict[str, Any]:
+    """Return matplotlib's options for a style."""
+    return {"color": COLOURS[style.colour], "linestyle": DASH_PATTERNS[style.dash]}
+
+
+def _legend_beside(axes: Any, panels: Sequence[Any]) -> None:
+    """Place one legend of the lines of all panels to the right of a panel, so that it hides no curve."""
+    lines: dict[str, Any] = {}
+    for panel in panels:
+        for line, name in zip(*panel.get_legend_handles_labels(), strict=True):
+            lines.setdefault(name, line)
+    handles, names = list(lines.values()), list(lines)
+    axes.legend(handles, names, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3)
 
 
 def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
     """Draw the diameter of the honest parameters against iterations: median and range over seeds, logarithmic axis."""
-    environment = common_environment(runs)
-    drawing, axes = figure()
-    for name, run in zip(map(plain_text, labels(runs)), runs, strict=True):
+    drawing, axes = figure(width=7.4)
+    for name, run, style in zip(map(plain_text, labels(runs)), runs, styles(runs), strict=True):
         y = run.metrics["diameter"]
         y = np.where((y > 0) & np.isfinite(y), y, np.nan)  # zero has no logarithm
         drawable = ~np.isnan(y).all(axis=0)
         if not drawable.any():
-            axes.plot([], [], label=f"{name}: zero or not finite in every iteration")
+            axes.plot([], [], label=f"{name}: zero or not finite in every iteration", **_line(style))
             continue
         x, y = 1 + np.arange(y.shape[1])[drawable], y[:, drawable]
-        (line,) = axes.plot(x, np.nanmedian(y, axis=0), label=name, linewidth=1)
+        (line,) = axes.plot(x, np.nanmedian(y, axis=0), label=name, linewidth=1, **_line(style))
         low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
         axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
     if axes.collections:
         axes.set_yscale("log")
     axes.set_xlabel("iteration")
     axes.set_ylabel(METRIC_LABELS["diameter"])
-    environment = plain_text(environment)
-    axes.set_title(title or f"{environment}, diameter after agreement: median and range over seeds", fontsize=10)
-    axes.legend(fontsize=8, frameon=False)
+    heading = f"{plain_text(setting(runs))}\ndiameter after agreement: median and range over seeds"
+    axes.set_title(title or heading, fontsize=10)
+    _legend_beside(axes, [axes])
     return drawing
 
 
-def heatmap(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
-    """Draw the final honest return of every defence under every attack, mean over seeds; empty if there is no run."""
-    environment = common_environment(runs)
-    table = attack_table(runs)
-    means = np.array([[np.nan if returns is None else returns.mean() for returns in row] for row in table.returns])
-    drawing, axes = figure(width=2.6 + 0.85 * len(table.attacks), height=1.6 + 0.4 * len(table.defences))
+def heatmap(
+    runs: Sequence[FinishedRun],
+    *,
+    metric: str = "returns",
+    limits: tuple[float, float] | None = None,
+    title: str | None = None,
+) -> Any:
+    """Draw the final value of a metric for every defence under every attack: mean ± standard deviation over seeds.
+
+    Cells without a run are empty.
+
+    Args:
+        runs: the runs, all in the same environment.
+        metric: a name from `METRIC_LABELS`.
+        limits: the values of the darkest and the brightest colour; by default the range of the task, or of the values.
+        title: by default what all runs have in common, and the metric.
+    """
+    for run in runs:
+        check_metric(run, metric)
+    table = attack_table(runs, metric)
+    means = np.array([[np.nan if values is None else values.mean() for values in row] for row in table.returns])
+    finite = means[np.isfinite(means)]
+    low, high = limits or value_range(common_environment(runs), metric) or (
+        (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    )  # fmt: skip
+    drawing, axes = figure(width=max(5.6, 2.6 + 1.05 * len(table.attacks)), height=1.8 + 0.42 * len(table.defences))
     axes.grid(False)
-    image = axes.imshow(means, cmap="cividis", aspect="auto")
+    image = axes.imshow(means, cmap="cividis", aspect="auto", vmin=low, vmax=high)
     axes.set_xticks(range(len(table.attacks)), map(plain_text, table.attacks), rotation=30, ha="right")
     axes.set_yticks(range(len(table.defences)), map(plain_text, table.defences))
-    middle = (np.nanmin(means) + np.nanmax(means)) / 2
     for (row, column), mean in np.ndenumerate(means):
         if np.isfinite(mean):
-            colour = "white" if mean <= middle else "black"
-            axes.text(column, row, f"{mean:.0f}", ha="center", va="center", color=colour)
-    drawing.colorbar(image, ax=axes, label="final honest return")
-    axes.set_title(title or f"{plain_text(environment)}, final honest return, mean over seeds", fontsize=10)
+            colour = "white" if mean <= (low + high) / 2 else "black"
+            text = mean_and_deviation(table.returns[row][column])
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
+    below, above = bool((finite < low).any()), bool((finite > high).any())
+    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
+    name = f"final {METRIC_LABELS.get(metric, metric)}"
+    drawing.colorbar(image, ax=axes, label=name, extend=extend)
+    axes.set_title(title or f"{plain_text(setting(runs))}\n{name}, mean ± standard deviation over seeds", fontsize=10)
     return drawing
 
 
@@ -202,8 +272,7 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) ->
     drawing.colorbar(image, ax=axes, label=f"share in the aggregate (equal: {1 / K:.2g})", extend=extend)
     axes.set_xlabel("trajectories per agent")
     axes.set_ylabel("sender")
-    name = plain_text(f"Trust of {defence_name(run.config)} under {run.config.attack}")
-    axes.set_title(title or name, fontsize=10)
+    axes.set_title(title or f"{plain_text(setting([run]))}\nweight of each sender, mean over seeds", fontsize=10)
     return drawing
 
 

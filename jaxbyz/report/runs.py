@@ -14,7 +14,7 @@ from jaxbyz.experiments.config import FIELDS, Config, rule_spec, traits_of
 from jaxbyz.experiments.run_folder import RunData, load_run
 from jaxbyz.federation.keys import FEDERATION_FILE
 from jaxbyz.federation.results import is_federation, load_federation
-from jaxbyz.report.statistics import final_returns
+from jaxbyz.report.statistics import final_values
 
 # metric with one value per iteration -> axis label; the order is that of menus
 METRIC_LABELS = {
@@ -78,26 +78,104 @@ def check_metric(run: FinishedRun, metric: str) -> None:
     check_choice("metric", metric, [name for name, values in run.metrics.items() if values.ndim == 2])
 
 
-def label(run: FinishedRun) -> str:
-    """Describe a run in a few words: algorithm, agents, attack."""
-    config = run.config
-    text = f"{config.algorithm}, K={config.agents}"
-    return text + (f", {config.byzantine} Byzantine ({config.attack})" if config.byzantine else ", all honest")
+# Options that `labels` words itself, or that do not make a run a different experiment.
+WORDED_OPTIONS = (
+    "algorithm", "aggregator", "pre_aggregator", "agreement", "attack", "byzantine", "agents", "unsafe", "env",
+)  # fmt: skip
 
 
-def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """Describe every run. Equal descriptions are extended by the options that differ, or else by the folder."""
-    texts = [label(run) for run in runs]
+def attack_name(config: Config) -> str:
+    """Name the attack on a run."""
+    return config.attack if config.byzantine else "all honest"
+
+
+def _parts(config: Config) -> dict[str, str]:
+    """Return what can be said about a run in a few words, by topic."""
+    parts = dict(zip(("algorithm", "rule", "agreement"), defence_name(config).split(" · "), strict=False))
+    parts |= {"attack": attack_name(config), "agents": f"K={config.agents}"}
+    return parts | ({"byzantine": f"{config.byzantine} Byzantine"} if config.byzantine else {})
+
+
+def setting(runs: Sequence[FinishedRun]) -> str:
+    """Describe what all runs have in common: environment, and algorithm, agents and attack if they are the same."""
+    parts = [_parts(run.config) for run in runs]
+    same = {topic: text for topic, text in parts[0].items() if all(other.get(topic) == text for other in parts)}
+    defence = " · ".join(same[topic] for topic in ("algorithm", "rule", "agreement") if topic in same)
+    agents = same.get("agents", "").replace("K=", "") + " agents" if "agents" in same else ""
+    liars = " ".join(filter(None, (same.get("byzantine", ""), f"({same['attack']})" if "attack" in same else "")))
+    liars = "all honest" if same.get("attack") == "all honest" else liars
+    return ", ".join(filter(None, (common_environment(runs), defence, agents, liars)))
+
+
+def labels(runs: Sequence[FinishedRun], without: str | None = None) -> list[str]:
+    """Describe every run by what differs between the runs; a single run by everything that `setting` says.
+
+    Runs that no option distinguishes are extended by the folder.
+
+    Args:
+        runs: the runs.
+        without: an option that need not be mentioned, because it is said elsewhere.
+    """
+    if len(runs) == 1:
+        return [", ".join(_parts(runs[0].config).values())]
+    parts = [_parts(run.config) for run in runs]
+    topics = [t for t in dict.fromkeys(t for part in parts for t in part) if len({part.get(t) for part in parts}) > 1]
+    if "attack" in topics and len({run.config.byzantine for run in runs if run.config.byzantine}) < 2:
+        topics = [topic for topic in topics if topic != "byzantine"]
+    others = [n for n in FIELDS if n not in WORDED_OPTIONS and len({getattr(run.config, n) for run in runs}) > 1]
+    texts = [
+        ", ".join(
+            [part[topic] for topic in topics if topic in part and topic != without]
+            + [f"{name}={getattr(run.config, name)}" for name in others if name != without]
+        )
+        for part, run in zip(parts, runs, strict=True)
+    ]
     for text in set(texts):
         equal = [i for i, other in enumerate(texts) if other == text]
-        if len(equal) == 1:
+        if without is not None or len(equal) == 1:
             continue
         differing = [n for n in FIELDS if n != "unsafe" and len({getattr(runs[i].config, n) for i in equal}) > 1]
         options = [", ".join(f"{name}={getattr(runs[i].config, name)}" for name in differing) for i in equal]
         unique = len(set(options)) == len(equal)
         for i, option in zip(equal, options, strict=True):
-            texts[i] = f"{text}, {option if unique else getattr(runs[i], 'folder', f'run {i}')}"
+            texts[i] = ", ".join(
+                filter(None, (text, option if unique else str(getattr(runs[i], "folder", f"run {i}"))))
+            )
     return texts
+
+
+class Style(NamedTuple):
+    """How a run is drawn: the number of its colour, and that of its pattern of dashes (0 for a solid line)."""
+
+    colour: int
+    dash: int
+
+
+COLOURS, DASHES = 8, 4  # how many there are
+
+
+def styles(runs: Sequence[FinishedRun], varying: str | None = None) -> list[Style]:
+    """Return how runs are drawn: one colour per method, and dashes to tell runs of the same method apart.
+
+    If all runs use the same method, each has a colour of its own.
+
+    Args:
+        runs: the runs.
+        varying: an option that need not be shown by dashes, because it is shown otherwise.
+    """
+    methods = [defence_name(run.config) for run in runs]
+    names = list(dict.fromkeys(methods))
+    if len(names) == 1 and varying is None:
+        return [Style(i % COLOURS, i // COLOURS % DASHES) for i in range(len(runs))]
+    seen: dict[str, list[str]] = {name: [] for name in names}
+    found = []
+    for name, text in zip(methods, labels(runs, without=varying), strict=True):
+        if text not in seen[name]:
+            seen[name].append(text)
+        found.append(
+            Style(names.index(name) % COLOURS, (names.index(name) // COLOURS + seen[name].index(text)) % DASHES)
+        )
+    return found
 
 
 def defence_name(config: Config) -> str:
@@ -141,8 +219,8 @@ TABLE_OPTIONS = (
 )  # fmt: skip
 
 
-def attack_table(runs: Sequence[FinishedRun]) -> AttackTable:
-    """Collect final returns by defence and attack.
+def attack_table(runs: Sequence[FinishedRun], metric: str = "returns") -> AttackTable:
+    """Collect final returns, or the final values of another metric, by defence and attack.
 
     Runs that differ in other options get separate rows, which name these options. Runs that differ only in their seeds
     share a cell.
@@ -150,9 +228,9 @@ def attack_table(runs: Sequence[FinishedRun]) -> AttackTable:
     others = [n for n in FIELDS if n not in TABLE_OPTIONS and len({getattr(run.config, n) for run in runs}) > 1]
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     for run in runs:
-        attack = run.config.attack if run.config.byzantine else "all honest"
+        attack = attack_name(run.config)
         defence = ", ".join([defence_name(run.config), *(f"{n}={getattr(run.config, n)}" for n in others)])
-        found.setdefault((defence, attack), []).append(final_returns(run.metrics))
+        found.setdefault((defence, attack), []).append(final_values(run.metrics, metric))
     joined = {cell: np.concatenate(returns) for cell, returns in found.items()}
     defences = list(dict.fromkeys(defence for defence, _ in found))
     attacks = list(dict.fromkeys(attack for _, attack in found))

@@ -17,14 +17,24 @@ FINAL_PART = 0.05  # the last 5 % of a run's trajectories define its final retur
 
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the final honest return of every seed, `[seeds]`: the mean over the last 5 % of the trajectories.
+    """Return the final honest return of every seed, `[seeds]` (see `final_values`)."""
+    return final_values(metrics, "returns")
+
+
+def final_values(metrics: dict[str, np.ndarray], metric: str) -> np.ndarray:
+    """Return the final value of a metric for every seed, `[seeds]`: the mean over the last 5 % of the trajectories.
 
     Every trajectory counts the same, in a small batch as in a large one, and so do those of the whole iteration in
     which the last 5 % begin.
     """
-    trajectories, returns, batch = metrics["trajectories"], metrics["returns"], metrics["batch"]
+    trajectories, values, batch = metrics["trajectories"], metrics[metric], metrics["batch"]
     weight = np.where(trajectories >= (1 - FINAL_PART) * trajectories[:, -1:], batch, 0)
-    return np.sum(np.where(weight > 0, returns * weight, 0.0), axis=1) / np.sum(weight, axis=1)
+    return np.sum(np.where(weight > 0, values * weight, 0.0), axis=1) / np.sum(weight, axis=1)
+
+
+def smoothing_width(metrics: dict[str, np.ndarray]) -> int:
+    """Return the number of trajectories that a point of a curve averages: a fiftieth of the run, at least a batch."""
+    return max(1, int(metrics["batch"].max()), int(metrics["trajectories"][:, -1].min()) // 50)
 
 
 def standard_deviation(values: np.ndarray) -> np.ndarray:

@@ -15,10 +15,12 @@ function svgElement(name, attributes = {}, text) {
   if (text !== undefined) element.textContent = text;
   return element;
 }
-const colour = (i) => `var(--c${i % 8})`;
-const lineStyle = (i) => ["solid", "dashed", "dotted", "double"][Math.floor(i / 8) % 4];
+// How line i is drawn: as the data say, or with a colour of its own.
+const styleOf = (i) => (data.styles && data.styles[i]) || { colour: i % 8, dash: Math.floor(i / 8) % 4 };
+const colour = (i) => `var(--c${styleOf(i).colour})`;
+const lineStyle = (i) => ["solid", "dashed", "dotted", "double"][styleOf(i).dash];
 const swatch = (i) => htmlElement("span", { class: "swatch", style: `border-top-color:${colour(i)};border-top-style:${lineStyle(i)}` });
-const dashes = (i) => ["", "7 4", "2 3", "9 3 2 3"][Math.floor(i / 8) % 4];
+const dashes = (i) => ["", "7 4", "2 3", "9 3 2 3"][styleOf(i).dash];
 function format(value, digits = 1) {
   if (value === null || value === undefined) return "–";
   if (value === 0) return "0";

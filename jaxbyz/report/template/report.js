@@ -1,11 +1,7 @@
 // Draws the report with the functions of charts.js: tables, curves that can be hidden, shares, animations.
 const hidden = new Set(); // indices of runs that are not drawn
 
-// Short names of runs: their labels without the parts that all labels share.
-const shortLabels = data.runs.map((run) => {
-  const distinct = run.label.split(", ").filter((part) => !data.runs.every((other) => other.label.split(", ").includes(part)));
-  return distinct.join(", ") || run.label;
-});
+const shortLabels = data.runs.map((run) => run.label); // they name only what differs
 // ---- tables -------------------------------------------------------------------------------------------------------
 function resultsTable() {
   const head = ["run", "final return", "± std", "worst seed", ...data.levels.map((l) => `to ${l}`), "trajectories",
@@ -27,13 +23,14 @@ function resultsTable() {
 function heatmap() {
   const { defences, attacks, cells, iqm } = data.table;
   const means = cells.flat().filter((cell) => cell !== null && cell.mean !== null).map((cell) => cell.mean);
-  const low = Math.min(...means), range = Math.max(...means) - low || 1;
+  const [low, high] = data.table.range || [Math.min(...means), Math.max(...means)];
+  const range = high - low || 1;
   const rows = defences.map((defence, r) => htmlElement("tr", {}, htmlElement("td", {}, defence),
     ...cells[r].map((cell) => {
       if (cell === null) return htmlElement("td", { class: "value" }, "");
       const { background, text } = cell.mean === null ? { background: "none", text: "inherit" } : cividis((cell.mean - low) / range);
       return htmlElement("td", { class: "value", "data-value": cell.mean, style: `background:${background};color:${text}`,
-        title: `${cell.seeds.length} seeds: ${cell.seeds.map((s) => format(s)).join(", ")}` }, format(cell.mean));
+        title: `${cell.seeds.length} seeds: ${cell.seeds.map((s) => format(s)).join(", ")}` }, cell.text);
     }),
     htmlElement("td", { "data-value": iqm[r].value }, `${format(iqm[r].value)} [${format(iqm[r].low)}, ${format(iqm[r].high)}]`)));
   byId("heatmap").append(
@@ -99,19 +96,19 @@ function controls() {
 function trust() {
   const tiles = data.runs.flatMap((run, i) => {
     if (!run.trust) return [];
-    const { shares, trajectories, byzantine, brightest } = run.trust, K = shares.length, G = trajectories.length;
+    const { shares, trajectories, byzantine } = run.trust, K = shares.length, G = trajectories.length;
     const cell = 10, indent = 3;
     const svg = svgElement("svg", { viewBox: `0 0 ${G + indent} ${K * cell}`, preserveAspectRatio: "none", "shape-rendering": "crispEdges", width: "100%",
       height: Math.max(60, K * 12), role: "img", "aria-label": `share of each of ${K} senders` });
     shares.forEach((row, k) => row.forEach((share, g) => {
-      const box = svgElement("rect", { x: g + indent, y: k * cell, width: 1.02, height: cell, fill: cividis(share / brightest).background });
+      const box = svgElement("rect", { x: g + indent, y: k * cell, width: 1.02, height: cell, fill: cividis(share / data.brightest).background });
       box.append(svgElement("title", {}, `sender ${k}${byzantine[k] ? " (Byzantine)" : ""}, ${trajectories[g]} trajectories: ${format(share)}`));
       svg.append(box);
     }));
     byzantine.forEach((isByzantine, k) => { if (isByzantine) svg.append(svgElement("rect", { x: 0, y: k * cell + 1, width: 2, height: cell - 2, fill: "var(--c1)" })); });
     const senders = byzantine.flatMap((isByzantine, k) => (isByzantine ? [k] : []));
     const mark = senders.length ? `; orange marks Byzantine senders ${senders.join(", ")}` : "";
-    return [htmlElement("figure", { "data-run": i }, svg, htmlElement("figcaption", {}, `${shortLabels[i]}; brightest: ${format(brightest)} or more${mark}`))];
+    return [htmlElement("figure", { "data-run": i }, svg, htmlElement("figcaption", {}, `${shortLabels[i]}; brightest: ${format(data.brightest)} or more${mark}`))];
   });
   if (tiles.length) byId("trust").append(...tiles); else byId("trust-section").hidden = true;
 }
@@ -134,13 +131,20 @@ function repeat() {
   data.runs.forEach((run, i) => {
     const { versions = {}, ...machine } = run.machine;
     byId("repeat").append(htmlElement("details", { "data-run": i }, htmlElement("summary", {}, run.label),
-      htmlElement("pre", {}, run.command), htmlElement("h3", {}, "Configuration"), list(run.config, data.differing),
+      htmlElement("pre", {}, run.command), list(run.times), htmlElement("h3", {}, "Configuration"), list(run.config, data.differing),
       htmlElement("h3", {}, "Versions and machine"), list({ ...versions, ...machine })));
   });
 }
 
+// A table that is wider than the screen says so.
+function scrollCues() {
+  for (const box of document.querySelectorAll(".scroll")) box.classList.toggle("overflows", box.scrollWidth > box.clientWidth + 1);
+}
+
 const seeds = data.runs.reduce((sum, run) => sum + run.seeds.length, 0);
-byId("summary").textContent = `${data.environment}: ${data.runs.length} run(s), ${seeds} seed(s).`;
+byId("summary").textContent = `${data.setting}: ${data.runs.length} run(s), ${seeds} seed(s). Written ${data.written}.`;
+byId("findings").append(...data.findings.map((text) => htmlElement("li", {}, text)));
+if (!data.findings.length) byId("findings-section").hidden = true;
 resultsTable();
 heatmap();
 controls();
@@ -150,10 +154,12 @@ trust();
 animations();
 repeat();
 theme();
+scrollCues();
 let width = innerWidth;
 addEventListener("resize", () => {
   if (innerWidth === width) return; // only the height changed: a phone's address bar came or went
   width = innerWidth;
   drawCurves();
   drawDiameters();
+  scrollCues();
 });
