@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def draw_attacks(folder: Path) -> Any:
         "page-pg": "PAGE-PG alone (K=1)",
         "best-{}": "DecByzPG, preset cartpole-best",
     }
-    drawing, panels = figure(3, width=10.5, height=3.4, sharey=True)
+    drawing, panels = figure(3, width=10.5, height=3.7, sharey=True)
     for axes, attack in zip(panels, ATTACKS, strict=True):
         for pattern, label in shown.items():
             path = folder / f"{pattern.format(attack)}.json"
@@ -158,19 +159,36 @@ def draw_attacks(folder: Path) -> Any:
         axes.set_title(attack)
         axes.set_xlabel("trajectories per agent")
     panels[0].set_ylabel("honest return")
-    panels[-1].legend(loc="center right", fontsize=8)
+    drawing.legend(
+        *panels[-1].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False
+    )
     drawing.suptitle("CartPole, 13 agents, 3 of them Byzantine; mean ± standard deviation over 10 seeds", fontsize=10)
     return drawing
 
 
 def draw_named(folder: Path, names: list[str]) -> Any:
-    """Draw the named configurations in one panel."""
-    drawing, axes = figure(1, width=6.4, height=3.8)
-    for name in names:
-        draw_curve(axes, *read_curve(folder / f"{name}.json")[:2], name)
-    axes.set_xlabel("trajectories per agent")
-    axes.set_ylabel("honest return")
-    axes.legend(fontsize=8)
+    """Draw one panel per named configuration, with the means of the others in grey; titles omit the common prefix."""
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    drawing, panels = figure(
+        columns, rows, width=1 + 2.6 * columns, height=0.8 + 2.2 * rows, sharex=True, sharey=True, squeeze=False
+    )
+    common = os.path.commonprefix(names)  # noqa: RUF071 (names, not paths)
+    curves = {name: read_curve(folder / f"{name}.json")[:2] for name in names}
+    for axes, name in zip(panels.flat, names, strict=False):
+        for x, y in curves.values():
+            axes.plot(x, y.mean(axis=0), color="0.8", linewidth=0.8)
+        draw_curve(axes, *curves[name], name)
+        axes.set_title(name.removeprefix(common) or name, fontsize=10)
+    for axes in panels.flat[len(names) :]:
+        axes.remove()
+    drawing.supxlabel("trajectories per agent", fontsize=10)
+    drawing.supylabel("honest return", fontsize=10)
+    seeds = len(next(iter(curves.values()))[1])
+    setting = common.rstrip("-") + ": " if common else ""
+    drawing.suptitle(
+        f"{setting}mean ± standard deviation over {seeds} seeds; grey: the other panels' means", fontsize=10
+    )
     return drawing
 
 

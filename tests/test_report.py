@@ -358,8 +358,9 @@ def test_the_heatmap_shows_final_returns(runs, folders):
     axes, _ = plots.heatmap(runs, metric="ess", limits=(0.5, 2.0)).axes
     assert axes.images[0].get_clim() == (0.5, 2.0)
     np.testing.assert_allclose(axes.images[0].get_array()[0, 0], final_values(runs[0].metrics, "ess").mean())
-    axes, _ = plots.heatmap(runs, metric="gradient_norm").axes
-    values = [final_values(run.metrics, "gradient_norm").mean() for run in runs]
+    steep = runs[1]._replace(metrics={**runs[1].metrics, "gradient_norm": 2 * runs[1].metrics["gradient_norm"]})
+    axes, _ = plots.heatmap([runs[0], steep], metric="gradient_norm").axes
+    values = [final_values(run.metrics, "gradient_norm").mean() for run in (runs[0], steep)]
     assert axes.images[0].get_clim() == (min(values), max(values))
 
 

@@ -241,10 +241,10 @@ def heatmap(
     axes.set_xticks(range(len(table.attacks)), map(plain_text, table.attacks), rotation=30, ha="right")
     axes.set_yticks(range(len(table.defences)), map(plain_text, table.defences))
     for (row, column), mean in np.ndenumerate(means):
-        if np.isfinite(mean):
+        values = table.returns[row][column]
+        if values is not None and np.isfinite(mean):
             colour = "white" if mean <= (low + high) / 2 else "black"
-            text = mean_and_deviation(table.returns[row][column])
-            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
+            axes.text(column, row, mean_and_deviation(values), ha="center", va="center", color=colour, fontsize=9)
     below, above = bool((finite < low).any()), bool((finite > high).any())
     extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
     name = f"final {METRIC_LABELS.get(metric, metric)}"
