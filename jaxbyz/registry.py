@@ -112,13 +112,14 @@ class Registry:
 
     Attributes:
         kind: what the components are, for error messages.
+        hint: what to add to the error message about an unknown name.
         revision: counts all additions to all tables, so that caches of built components can notice them.
     """
 
     revision = 0
 
-    def __init__(self, kind: str):
-        self.kind = kind
+    def __init__(self, kind: str, hint: Callable[[str], str] = lambda name: ""):
+        self.kind, self.hint = kind, hint
         self._entries: dict[str, Entry] = {}
 
     def add(
@@ -137,7 +138,7 @@ class Registry:
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:
-            raise UsageError(unknown(self.kind, name, self._entries))
+            raise UsageError(unknown(self.kind, name, self._entries) + self.hint(name))
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:

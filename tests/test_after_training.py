@@ -15,6 +15,7 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.experiments.run import Experiment
+from jaxbyz.experiments.run import run as train
 
 CONFIG = jb.resolve(agents=5, byzantine=1, attack="avg-zero", N=4, B=2, p=0.5, kappa="2", horizon=20, hidden=(4,),
                     trajectories=12, seeds=3)  # fmt: skip
@@ -23,7 +24,7 @@ CONFIG = jb.resolve(agents=5, byzantine=1, attack="avg-zero", N=4, B=2, p=0.5, k
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "one"
-    jb.run_experiment(out=out, **{name: getattr(CONFIG, name) for name in CONFIG.__dataclass_fields__})
+    train(CONFIG, out)
     return out
 
 
@@ -123,6 +124,24 @@ def test_the_exported_network_for_images_and_continuous_actions(tmp_path):
         if run.config.env == "Pendulum-v1":
             assert actions.shape == (6, 1) and np.abs(actions).max() == 2.0  # clipped to the bounds
             assert run.act(seen[0], jax.random.key(0)).shape == (1,)
+
+
+def test_a_policy_scales_observations_as_its_environment_did(tmp_path):
+    """With `scale`, the policy takes observations as gymnasium gives them."""
+    run = untrained(env_param="scale=true", hidden=(3,))
+    raw, scaled = jb.make_environment("CartPole-v1"), jb.make_environment("CartPole-v1", scale=True)
+    keys = jax.random.split(jax.random.key(0), 64)
+    before, after = (jax.vmap(lambda key, e=e: e.reset(key)[0])(keys) for e in (raw, scaled))
+    policy = jb.build(run.config).policy
+    expected = policy.apply(policy.unravel(jnp.asarray(run.parameters())), after.T).argmax(axis=0)
+    assert len(set(expected.tolist())) == 2
+    np.testing.assert_array_equal(run.act(before), expected)
+    exported = jax.export.deserialize(bytearray(run.export(tmp_path / "p.jax").read_bytes()))
+    np.testing.assert_array_equal(exported.call(before)[0], expected)
+    with np.load(run.export(tmp_path / "p.npz")) as file:
+        scales = json.loads(str(file["schema"]))["observation_scales"]
+    mean, deviation = np.array(scales["mean"]), np.array(scales["deviation"])
+    np.testing.assert_allclose(np.clip((np.asarray(before) - mean) / deviation, -10, 10), after, atol=1e-5)
 
 
 def test_a_policy_plays_in_gymnasium(run):

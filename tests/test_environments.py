@@ -63,6 +63,21 @@ def test_spaces_that_policies_do_not_support_are_refused():
         adapt(Odd(spaces.Discrete(2), {"a": jnp.zeros(2)}), None)
 
 
+def test_environments_of_gymnasium_are_explained():
+    import gymnasium
+
+    for make in (
+        lambda: jb.make_environment("FrozenLake-v1"),
+        lambda: jb.resolve(env="FrozenLake-v1"),
+        lambda: jb.make_environment(gymnasium.make("CartPole-v1")),
+    ):
+        with pytest.raises(jb.UsageError, match=r"must be written in JAX with gymnax's interface .* run\.act"):
+            make()
+    with pytest.raises(jb.UsageError, match="is unknown") as error:
+        jb.make_environment("NoSuchTask")
+    assert "gymnasium" not in str(error.value)
+
+
 def test_parameters_can_be_replaced_and_unknown_ones_are_refused():
     assert float(jb.make_environment("CartPole-v1", gravity=5.0).params.gravity) == 5.0
     with pytest.raises(jb.UsageError, match="parameter='gravitas' is unknown; did you mean 'gravity'"):

@@ -94,6 +94,8 @@ class Environment(NamedTuple):
         own_params: `key of the run -> {name: [K, …]}`, the parameters in which the agents' environments differ, one row
             per agent; empty if all agents have the same environment. `reset` and `step` take one agent's row as an
             additional last argument. See `jaxbyz.environments.heterogeneity`.
+        scales: mean and deviation `[O]` by which observations are scaled, or None; a policy that is used elsewhere must
+            scale the observations there in the same way.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Environment(NamedTuple):
     params: Any = None
     shape: tuple[int, ...] = ()
     own_params: Callable[[PRNGKeyArray], OwnParams] = lambda key: {}
+    scales: tuple[Any, Any] | None = None
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -113,7 +116,20 @@ class Environment(NamedTuple):
         return self.shape or (self.observation_size,)
 
 
-environments = Registry("env")
+def _gymnasium_hint(name: str) -> str:
+    """Return what to do about a name of gymnasium, or an empty text."""
+    try:
+        import gymnasium
+    except ImportError:
+        return ""
+    return f"; gymnasium has it, but {NEEDS_JAX}" if name in gymnasium.registry else ""
+
+
+NEEDS_JAX = (
+    "episodes run inside compiled programs, so an environment must be written in JAX with gymnax's interface "
+    "(reset_env, step_env, action_space; docs/extend.md has one). A trained policy can be used in gymnasium: run.act"
+)
+environments = Registry("env", _gymnasium_hint)
 DOWNLOAD_SECONDS = 20.0  # how long a server may keep an environment's download waiting
 
 
@@ -185,6 +201,8 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
         if params:
             raise UsageError(f"env {raw.name}: unknown parameter {next(iter(params))!r}")
         return raw
+    if not hasattr(raw, "step_env"):
+        raise UsageError(f"env={type(raw).__name__} is not a gymnax environment: {NEEDS_JAX}")
     settings = raw.default_params
     known = [field.name for field in dataclasses.fields(settings)] if params else []
     for field in params:

@@ -40,10 +40,10 @@ def scale_observations(environment: Environment, scale: bool = True) -> Environm
         raise UsageError(f"env {environment.name}: scale={scale}: must be true or false")
     if not scale:
         return environment
-    mean, deviation = common_scales(environment)
+    scales = common_scales(environment)
 
     def scaled(observation: Float[Array, " O"]) -> Float[Array, " O"]:
-        return jnp.clip((observation - mean) / deviation, -LARGEST, LARGEST)
+        return scale_by(scales, observation)
 
     def reset(key: PRNGKeyArray, *own: Any) -> tuple[Array, Any]:
         observation, state = environment.reset(key, *own)
@@ -53,7 +53,14 @@ def scale_observations(environment: Environment, scale: bool = True) -> Environm
         after = environment.step(key, state, action, *own)
         return after._replace(observation=scaled(after.observation))
 
-    return environment._replace(reset=reset, step=step)
+    return environment._replace(reset=reset, step=step, scales=scales)
+
+
+def scale_by(scales: tuple[Any, Any], observation: Float[Array, "... O"]) -> Float[Array, "... O"]:
+    """Return (observation − mean)/deviation, clipped to ±10."""
+    shape = (1,) * (observation.ndim - 1) + (-1,)
+    mean, deviation = (jnp.reshape(jnp.asarray(scale), shape) for scale in scales)
+    return jnp.clip((observation - mean) / deviation, -LARGEST, LARGEST)
 
 
 def common_scales(environment: Environment) -> tuple[np.ndarray, np.ndarray]:

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.accelerate.portable import portable_function
+from jaxbyz.environments.observation_scaling import LARGEST
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import POLICY_OPTIONS, Config
-from jaxbyz.experiments.trained_policy import Task, action_of, task_of
+from jaxbyz.experiments.trained_policy import Task, action_of, observation_columns, task_of
 from jaxbyz.files import json_text, write_output
 from jaxbyz.policies import default_policy, policies
 from jaxbyz.registry import parse_spec
@@ -68,6 +69,10 @@ def describe(config: Config, task: Task) -> dict[str, Any]:
     if not actions.discrete:
         low, high = (np.asarray(bound).tolist() for bound in (actions.low, actions.high))
         space |= {"shape": list(actions.shape), "low": low, "high": high}
+    scales = {}
+    if environment.scales is not None:
+        mean, deviation = (np.asarray(scale).tolist() for scale in environment.scales)
+        scales = {"mean": mean, "deviation": deviation, "largest": LARGEST}
     return {
         "format": "jaxbyz policy",
         "version": SCHEMA_VERSION,
@@ -77,6 +82,7 @@ def describe(config: Config, task: Task) -> dict[str, Any]:
         "spec": spec,
         "options": options,
         "observation_shape": list(environment.observation_shape),
+        "observation_scales": scales,
         "actions": space,
     }
 
@@ -92,8 +98,8 @@ def _portable_policy(task: Task, theta: np.ndarray) -> bytes:
     environment, policy, parameters = task.environment, task.policy, jnp.asarray(theta)
 
     def function(observations: Any) -> tuple[Any, Any]:
-        flat = observations.reshape(observations.shape[0], environment.observation_size)
-        distribution = policy.apply(policy.unravel(parameters), flat.T)
+        columns, _ = observation_columns(environment, observations)
+        distribution = policy.apply(policy.unravel(parameters), columns)
         return action_of(environment, policy, parameters, observations), distribution.T
 
     return portable_function(function, environment.observation_shape, jnp.float32)

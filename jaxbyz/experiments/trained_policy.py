@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.components import make_policy
 from jaxbyz.environments import Environment, make_environment
+from jaxbyz.environments.observation_scaling import scale_by
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.config import OUTPUTS, POLICY_OPTIONS, Config
 from jaxbyz.policies import Policy
@@ -85,7 +86,7 @@ def action_of(
     observation: Any,
     key: PRNGKeyArray | None = None,
 ) -> Array:
-    """Return actions `[*batch, *action]` for observations `[*batch, *observation]`.
+    """Return actions `[*batch, *action]` for observations `[*batch, *observation]`, before they are scaled.
 
     Args:
         environment: the task.
@@ -94,7 +95,7 @@ def action_of(
         observation: one or many, each in the environment's shape or flat.
         key: draws the actions; without it, they are the most likely ones.
     """
-    columns, batch = _columns(environment, jnp.asarray(observation, jnp.float32))
+    columns, batch = observation_columns(environment, jnp.asarray(observation, jnp.float32))
     distribution = policy.apply(policy.unravel(theta), columns)
     actions = environment.actions
     if key is not None:
@@ -110,13 +111,14 @@ def action_of(
     return jnp.clip(shaped, low, high)
 
 
-def _columns(environment: Environment, observation: Array) -> tuple[Float[Array, "O L"], tuple[int, ...]]:
+def observation_columns(environment: Environment, observation: Array) -> tuple[Float[Array, "O L"], tuple[int, ...]]:
     """Return observations as columns, and the shape of the batch."""
     shape, given = environment.observation_shape, observation.shape
     for one in (shape, (environment.observation_size,)):
         batch = given[: len(given) - len(one)]
         if (*batch, *one) == given:
-            return observation.reshape(math.prod(batch), environment.observation_size).T, batch
+            rows = observation.reshape(math.prod(batch), environment.observation_size)
+            return (rows if environment.scales is None else scale_by(environment.scales, rows)).T, batch
     sizes = ", ".join(map(str, shape))
     raise UsageError(
         f"observation of shape {list(given)}: {environment.name} has observations [{sizes}]; give one of them, or many "
