@@ -13,6 +13,7 @@ from jaxbyz.algorithms import Metrics, byz_vr_marina_pg, fedpg_br, svrpg
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.history import environment_steps
+from jaxbyz.rules import Receiver, fltrust
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
 from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.sampling.estimators import Estimator, estimate, whitened_coefficients
@@ -132,3 +133,33 @@ def test_steps_of_a_small_batch_are_those_of_whoever_samples_it(algorithm, sampl
     few = Metrics(*[np.zeros((2, 3))] * len(Metrics._fields))
     few = few._replace(length=np.full((2, 3), 7.0), batch=np.array([[6, 2, 2]] * 2), coin=np.array([[1, 0, 0]] * 2))
     assert environment_steps(resolve(algorithm=algorithm, agents=5), few) == 2 * 7 * (6 * 5 + 4 * samplers)
+
+
+def test_fltrust_follows_the_trusted_direction_whatever_is_sent():
+    """Against NumPy, and with six of seven messages Byzantine."""
+    rng = np.random.default_rng(0)
+    trusted, messages = rng.normal(size=5), rng.normal(size=(7, 5))
+    messages[1] *= 1e6
+    messages[2] = -trusted
+    lengths = np.linalg.norm(messages, axis=1, keepdims=True)
+    weights = np.maximum(messages @ trusted / lengths[:, 0], 0.0)
+    expected = np.linalg.norm(trusted) * (weights / weights.sum()) @ (messages / lengths)
+    receiver = Receiver(jnp.asarray(trusted, jnp.float32), jnp.int32(-1))
+    outcome = fltrust().apply(jax.random.key(0), jnp.asarray(messages, jnp.float32), receiver, ())
+    np.testing.assert_allclose(outcome.rows[0], expected, rtol=1e-4)
+    assert float(outcome.shares[0, 2]) == 0
+    spoiled = jnp.asarray(messages, jnp.float32).at[:6].set(jnp.nan)
+    row = fltrust().apply(jax.random.key(0), spoiled, receiver, ()).rows[0]
+    assert np.isfinite(row).all() and float(row @ receiver.own) >= 0
+
+
+@pytest.mark.slow
+def test_a_server_with_its_own_batch_learns_against_a_majority():
+    page = jb.Page(N=20, B=10, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
+    options = {"agents": 7, "byzantine": 4, "attack": "ipm:epsilon=3", "page": page, "p": 1.0, "unsafe": True}
+    found = {}
+    for rule in ("fltrust", "rfa"):
+        algorithm = jb.byzpg(ENV, POLICY, aggregator=rule, optimizer=optax.sgd(0.3), **options)
+        result = jax.jit(lambda key, algorithm=algorithm: jb.train(algorithm, key, 150))(jax.random.key(0))
+        found[rule] = float(tabular.value(result.run.state.parameters[0]))
+    assert found["fltrust"] > 2.3 > 1.5 > found["rfa"]

@@ -39,6 +39,7 @@ from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import HALF, Receiver, Rule
 from jaxbyz.sampling.page import Drawn, Page, Sampled, Sampler, sampler
 
+TRUST_STREAM = 2**32 - 1  # of the key of the gradient messages, which is also split into three
 SERVER_LIMIT = HALF  # a server tolerates fewer Byzantine workers than honest ones
 
 
@@ -120,6 +121,14 @@ def byzpg(
         raise UsageError("baseline=critic: the server samples small batches and has no critic; use p=1")
     sample = make_sampler(environment, policy, page, attack.interference(environment.actions), never_small)
     one_device = Places(K)
+    if aggregator.trusts_own and page.uses_critic:
+        raise UsageError("baseline=critic: the server samples a batch of its own for fltrust and has no critic")
+    root_of_trust = sampler(environment, policy, page._replace(N=page.B, epochs=1, minibatches=1), None, True)
+
+    def own_batch(theta: Float[Array, "1 D"], keys: IterationKeys) -> Float[Array, " D"]:
+        """Return the estimate of B trajectories that the server samples itself, in the nominal environment."""
+        key = jax.random.fold_in(keys.gradients, TRUST_STREAM)
+        return root_of_trust.large(theta, key[None], jnp.zeros((1,), bool)).sampled.estimate[0]
 
     def init(key: PRNGKeyArray, places: Places = one_device) -> State:
         key, key_theta = jax.random.split(key)
@@ -149,7 +158,10 @@ def byzpg(
             messages, mail = arrivals.collect(v_tilde.estimate, state.mail)
             view = omniscient_view(key_guess, heard, rule_state, messages, adversary)
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
-            v = heard.apply(key_rule, sent, Receiver(sent[0], jnp.int32(0)), rule_state)
+            server = Receiver(sent[0], jnp.int32(0))
+            if aggregator.trusts_own:
+                server = Receiver(own_batch(state.parameters, keys), jnp.int32(-1))
+            v = heard.apply(key_rule, sent, server, rule_state)
             rules = jax.tree.map(lambda leaf: leaf[None], v.state)
             return ServerEstimate(v_tilde, v.rows, v.shares, rules, attack.remember(view), mail)
 

@@ -26,6 +26,7 @@ from jaxbyz.rules.coordinatewise import meamed, median, trimmed_mean
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.dnc import dnc
 from jaxbyz.rules.fedpg_br import fedpg_br
+from jaxbyz.rules.fltrust import fltrust
 from jaxbyz.rules.krum import krum, multi_krum
 from jaxbyz.rules.mda import mda, minimum_diameter_subset
 from jaxbyz.rules.mean import mean
@@ -57,6 +58,7 @@ aggregators.add("cge", cge, "mean of the n − f shortest messages", HALF)
 aggregators.add("dnc", dnc, "mean without outliers along top singular vectors of random coordinates", HALF)
 aggregators.add("signguard", signguard, "mean of messages alike in length and signs, clipped", HALF)
 aggregators.add("fedpg-br", fedpg_br, "mean of the messages near a majority, within a radius set by σ", HALF)
+aggregators.add("fltrust", fltrust, "messages weighted by their cosine with the receiver's own vector, at its length")
 
 pre_aggregators = Registry("pre-aggregator")
 pre_aggregators.add("bucketing", bucketing, "means of random buckets, each of fewer than α_max/α messages (paper)")
@@ -86,6 +88,7 @@ __all__ = [
     "clipping",
     "dnc",
     "fedpg_br",
+    "fltrust",
     "from_function",
     "krum",
     "mda",

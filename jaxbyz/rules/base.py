@@ -62,6 +62,7 @@ class Rule(NamedTuple):
         stateful: the result depends on the state.
         graph: `[K, K]`, mixing weights (receiver, sender) of a rule on a graph; None if every agent hears all others.
         moves: row i of the result does not belong to message i, as in bucketing.
+        trusts_own: the result is measured by the receiver's own vector, which a server must therefore compute itself.
         committee: the rule is for this many messages and is applied within random committees; None for all K messages.
     """
 
@@ -72,6 +73,7 @@ class Rule(NamedTuple):
     stateful: bool = False
     graph: Any = None
     moves: bool = False
+    trusts_own: bool = False
     committee: int | None = None
 
 
