@@ -54,7 +54,7 @@ class Variant(NamedTuple):
 
 def page_variants(task: str) -> list[Variant]:
     """Plain batches of several sizes against small batches, for one agent and for 13."""
-    base = {"tabular": 2, "cartpole": 4, "lunarlander": 16}[task]
+    base = {"tabular": 4, "cartpole": 4, "lunarlander": 16}[task]
     variants = []
     for K in (1, 13):
         who = {"algorithm": "page-pg"} if K == 1 else {"algorithm": "dec-page-pg", "agents": K}

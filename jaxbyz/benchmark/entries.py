@@ -175,7 +175,8 @@ def cell_config(suite: Suite, cell: Cell, options: Mapping[str, Any], **changes:
         described = suite.federations[cell.federation]
         size = {"agents": described.agents, "byzantine": 0 if cell.entry == MEAN else described.byzantine}
         federation = described.options
-    seeds = {"seeds": suite.seeds, "seed": suite.first_seed, "coin": "own"}
+    count = suite.reference_seeds if cell.entry in (ALONE, MEAN) else suite.seeds
+    seeds = {"seeds": count, "seed": suite.first_seed, "coin": "own"}
     merged = {**task.defaults, **task.fixed, **options, **federation, **size, **seeds, **changes}
     try:
         return resolve("default", **merged, attack=cell.attack, unsafe=True)

@@ -107,6 +107,7 @@ class Suite(NamedTuple):
         hash: of the contents; comments and the order of keys do not matter.
         seeds: the number of seeds of every run.
         first_seed: the first of them.
+        reference_seeds: the number of seeds of the references, which define the scale of all scores.
         attacks: the attacks of every setting, besides `none`.
         tasks: by name.
         federations: by name.
@@ -121,6 +122,7 @@ class Suite(NamedTuple):
     hash: str
     seeds: int
     first_seed: int
+    reference_seeds: int
     attacks: tuple[str, ...]
     tasks: dict[str, Task]
     federations: dict[str, Federation]
@@ -163,6 +165,7 @@ def parse_suite(values: dict[str, Any], path: str) -> Suite:
         hash=content_hash(values),
         seeds=seeds.take("count", int, least=1),
         first_seed=seeds.take("first", int, least=0),
+        reference_seeds=seeds.take("references", int, least=1),
         attacks=top.texts("attacks"),
         tasks=tasks,
         federations=federations,
@@ -323,7 +326,7 @@ def _check(suite: Suite, path: str) -> None:
         raise UsageError(f"{path}: statistics.confidence={statistics.confidence}: must be between 0 and 1")
     if statistics.floor >= 0:
         raise UsageError(f"{path}: statistics.floor={statistics.floor}: must be negative")
-    seeds = range(suite.first_seed, suite.first_seed + suite.seeds)
+    seeds = range(suite.first_seed, suite.first_seed + max(suite.seeds, suite.reference_seeds))
     tuning = range(suite.tuning.first_seed, suite.tuning.first_seed + suite.tuning.seeds)
     if max(seeds[0], tuning[0]) <= min(seeds[-1], tuning[-1]):
         raise UsageError(f"{path}: tuning.first={tuning[0]}: tuning seeds and seeds of the suite must differ")

@@ -1,0 +1,61 @@
+"""Publish results of the benchmark: copy them, write the page, and put the table into the documentation and the README.
+
+    python benchmarks/publish_benchmark.py v1-lite runs/lite
+
+The results go to benchmarks/results/benchmark/SUITE, the page to docs/leaderboard-SUITE.html. The tables replace what
+is between the comments `<!-- leaderboard SUITE -->` and `<!-- end -->` in docs/benchmark.md and README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from jaxbyz.benchmark.leaderboard import load_leaderboard
+from jaxbyz.benchmark.page import write_page
+from jaxbyz.benchmark.results import merge
+from jaxbyz.benchmark.suite import load_suite
+from jaxbyz.benchmark.table import interval, markdown, number
+
+ROOT = Path(__file__).parents[1]
+
+
+def headline(board: dict[str, Any], most: int = 6) -> str:
+    """Return a short table of the best entries and the naive one."""
+    names = [entry["name"] for entry in board["entries"]]
+    shown = [*names[:most], *(["naive"] if "naive" in names[most:] else [])]
+    lines = ["| entry | score under the worst attack | without attack |", "| --- | --: | --: |"]
+    for entry in board["entries"]:
+        unattacked = [setting["unattacked"]["value"] for setting in entry["settings"] if setting["unattacked"]]
+        if entry["name"] in shown:
+            mean = number(sum(unattacked) / len(unattacked) if unattacked else None)
+            lines.append(f"| {entry['name']} | {interval(entry['overall'])} | {mean} |")
+    return "\n".join(lines)
+
+
+def replace_block(path: Path, suite: str, text: str) -> None:
+    """Replace what is between the comments of a suite; leave a file without them as it is."""
+    pattern = re.compile(rf"(<!-- leaderboard {re.escape(suite)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    content = path.read_text()
+    path.write_text(pattern.sub(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", content))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", help="name of the suite")
+    parser.add_argument("folder", type=Path, help="folder of the results")
+    arguments = parser.parse_args()
+    suite = load_suite(arguments.suite)
+    results = ROOT / "benchmarks" / "results" / "benchmark" / suite.name
+    if arguments.folder.resolve() != results:
+        merge([arguments.folder], results, suite, print)
+    board = load_leaderboard(arguments.suite, results)
+    print(write_page(board, ROOT / "docs" / f"leaderboard-{suite.name}.html"))
+    replace_block(ROOT / "docs" / "benchmark.md", suite.name, markdown(board))
+    replace_block(ROOT / "README.md", suite.name, headline(board))
+
+
+if __name__ == "__main__":
+    main()
