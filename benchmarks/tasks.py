@@ -4,6 +4,7 @@
     python benchmarks/tasks.py pendulum acrobot --seeds 10 --out results
     python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
     python benchmarks/tasks.py --table --out results
+    python benchmarks/tasks.py --markdown --plot docs/images/tasks.png
 
 One row of a task is one vectorised program over all seeds and one JSON file with its command, options, versions, seeds
 and curves. Rows whose file exists are skipped, so an interrupted call can be repeated, and calls for different tasks
@@ -128,6 +129,49 @@ def described(record: dict[str, Any]) -> str:
     return f"{record['name']:<48} {shown} | worst {last.min():9.2f} | target {reached:>5} | {record['seconds']:7.1f} s"
 
 
+def read(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the records of a folder by task and row."""
+    records = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
+    return {(record["task"], record["row"]): record for record in records}
+
+
+def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Return the table of the documentation: mean of the last window (worst seed), and when the target was reached."""
+
+    def cell(task: str, row: str) -> str:
+        record = records.get((task, row))
+        if record is None:
+            return "–"
+        digits = 2 if abs(TASKS[task].target) < 5 else 0
+        reached = "" if record["reached"] is None else f", {record['reached']:.0f}"
+        return f"{np.mean(record['final']):.{digits}f} ({min(record['final']):.{digits}f}){reached}".replace("-", "−")
+
+    lines = [f"| task | target | {' | '.join(ROWS)} |", "| --- " * (len(ROWS) + 2) + "|"]
+    for name, task in TASKS.items():
+        if any(key[0] == name for key in records):
+            target = f"{task.target:g} within {task.within}".replace("-", "−")
+            lines.append(f"| {name} | {target} | {' | '.join(cell(name, row) for row in ROWS)} |")
+    return "\n".join(lines)
+
+
+def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
+    """Draw one panel per task with the curves of all rows."""
+    from jaxbyz.report.plots import draw_curve, figure, save
+
+    names = [name for name in TASKS if any(key[0] == name for key in records)]
+    drawing, panels = figure(len(names), width=2.6 * len(names), height=2.8)
+    for axes, name in zip(np.atleast_1d(panels), names, strict=True):
+        for row in ROWS:
+            if (record := records.get((name, row))) is not None:
+                draw_curve(axes, np.array(record["trajectories"]), np.array(record["return"]), row)
+        axes.axhline(TASKS[name].target, color="grey", linewidth=0.8, linestyle=":")
+        axes.set_title(name, fontsize=9)
+        axes.set_xlabel("trajectories per agent", fontsize=8)
+    np.atleast_1d(panels)[0].set_ylabel("honest return", fontsize=8)
+    np.atleast_1d(panels)[-1].legend(fontsize=6)
+    save(drawing, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="tasks (default: all)")
@@ -141,6 +185,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
     parser.add_argument("--list", action="store_true", help="list tasks and rows")
     parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
+    parser.add_argument("--plot", type=Path, help="draw the curves of the files in the folder")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.tasks if name not in TASKS]:
         parser.error(f"unknown task {unknown[0]!r}; known: {', '.join(TASKS)}")
@@ -152,6 +198,11 @@ def main() -> None:
     elif arguments.table:
         for path in sorted(arguments.out.glob("*.json")):
             print(described(json.loads(path.read_text())))
+    elif arguments.markdown or arguments.plot:
+        records = read(arguments.out)
+        print(markdown(records))
+        if arguments.plot:
+            draw(records, arguments.plot)
     else:
         from jaxbyz.accelerate.setup import prepare
 
