@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run an episode, draw it, and print the names of the files."""
-    from jaxbyz.environments.rendering import check_drawable, save_gif, save_strip
+    from jaxbyz.environments.rendering import check_width, save_gif, save_strip
     from jaxbyz.errors import UsageError
     from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.report.episodes import render_episode
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out.suffix.lower() != ".gif":
         raise UsageError(f"out={out}: the name must end in .gif")
     data = load_run(arguments.folder)
-    check_drawable(data.config.env, arguments.width)
+    check_width(arguments.width)
     parameters = common.selected_parameters(arguments, data)
     common.check_index("run_seed", arguments.run_seed, len(parameters))
     episode = render_episode(data.config, parameters[arguments.run_seed], seed=arguments.seed, width=arguments.width)

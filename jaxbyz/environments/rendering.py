@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxbyz.environments.canvas import INK, PAPER, Canvas, placed
 from jaxbyz.environments.lunar_lander.bodies import HULL, LEG
@@ -19,6 +20,7 @@ from jaxbyz.environments.lunar_lander.collision import GROUND_SEGMENT_WIDTH, GRO
 from jaxbyz.environments.lunar_lander.engines import thrust
 from jaxbyz.environments.lunar_lander.environment import HEIGHT, WIDTH
 from jaxbyz.environments.mujoco.drawing import VIEWS, draw_mechanism
+from jaxbyz.environments.simple_drawing import DRAWN, draw_observation
 from jaxbyz.errors import UsageError
 from jaxbyz.files import write_output
 
@@ -132,20 +134,34 @@ _DRAW: dict[str, Callable[..., Any]] = {
     "LunarLander-v3": draw_lander,
     "LunarLanderContinuous-v3": draw_lander,
     **{name: functools.partial(draw_mechanism, name) for name in VIEWS},
+    **DRAWN,
 }
 
 
 def drawable() -> list[str]:
-    """Return the names of the environments that can be drawn."""
+    """Return the names of the environments that have a picture of their own; of others, observations are drawn."""
     return sorted(_DRAW)
 
 
-def check_drawable(env_name: str, width: int) -> None:
-    """Raise a UsageError if the environment cannot be drawn, or not with frames of this width."""
-    if env_name not in _DRAW:
-        raise UsageError(f"env={env_name!r} cannot be drawn; possible: {', '.join(drawable())}")
+def check_width(width: int) -> None:
+    """Raise a UsageError if frames of this width are too small."""
     if width < 16:
         raise UsageError(f"width={width}: must be at least 16 pixels")
+
+
+def draw_observations(
+    shape: tuple[int, ...], observations: Float[np.ndarray, "T O"], width: int = 480
+) -> list[Image.Image]:
+    """Draw what the agent sees in every step of an episode.
+
+    Args:
+        shape: the shape of an observation.
+        observations: `[T, O]`, flat.
+        width: the width of a frame in pixels.
+    """
+    check_width(width)
+    largest = float(np.abs(observations).max())
+    return [draw_observation(shape, observation, largest, width) for observation in observations]
 
 
 def draw_frames(env_name: str, params: Any, states: Any, width: int = 480, actions: Any = None) -> list[Image.Image]:
@@ -163,7 +179,9 @@ def draw_frames(env_name: str, params: Any, states: Any, width: int = 480, actio
     """
     import jax
 
-    check_drawable(env_name, width)
+    check_width(width)
+    if env_name not in _DRAW:
+        raise UsageError(f"env={env_name!r} has no picture of its own; possible: {', '.join(drawable())}")
     states = jax.tree.map(np.asarray, states)
     steps = len(jax.tree.leaves(states)[0])
     if actions is not None and len(actions) != steps:

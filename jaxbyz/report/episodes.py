@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz.environments.rendering import draw_frames
+from jaxbyz.environments.rendering import draw_frames, draw_observations, drawable
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.evaluation import check_parameters
 from jaxbyz.experiments.plan import cached_algorithm
@@ -43,6 +43,9 @@ def render_episode(
     episode = play(algorithm.environment, algorithm.policy, jnp.asarray(theta), jax.random.key(seed), config.horizon)
     steps = len(episode.rewards)
     stride = 1 if max_frames is None else -(-steps // max_frames)
-    states = jax.tree.map(lambda leaf: leaf[::stride], episode.states)
-    frames = draw_frames(config.env, algorithm.environment.params, states, width, episode.actions[::stride])
+    if config.env in drawable():
+        states = jax.tree.map(lambda leaf: leaf[::stride], episode.states)
+        frames = draw_frames(config.env, algorithm.environment.params, states, width, episode.actions[::stride])
+    else:
+        frames = draw_observations(algorithm.environment.observation_shape, episode.observations[::stride], width)
     return RenderedEpisode(frames, float(episode.rewards.sum()), steps)

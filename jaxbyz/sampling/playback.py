@@ -20,11 +20,13 @@ class Playback(NamedTuple):
         states: leaves `[T, …]`, the state after each action.
         actions: `[T, …]`.
         rewards: `[T]`.
+        observations: `[T, O]`, what the policy sees after each action.
     """
 
     states: Any
     actions: np.ndarray
     rewards: np.ndarray
+    observations: np.ndarray
 
 
 def play(
@@ -40,16 +42,16 @@ def play(
         action = policy.sample(policy.apply(tree, observation[:, None]), policy.noise(key_act, 1, 1)[0])
         action = action[0] if discrete else action[:, 0]
         after = environment.step(key_step, state, action)
-        record = (after.state, action, after.reward, alive)
+        record = (after.state, action, after.reward, after.observation, alive)
         return (after.observation, after.state, alive & ~(after.terminated | after.truncated)), record
 
     @jax.jit
-    def run(key: PRNGKeyArray) -> tuple[Any, Array, Array, Array]:
+    def run(key: PRNGKeyArray) -> tuple[Any, ...]:
         key_reset, key_steps = jax.random.split(key)
         observation, state = environment.reset(key_reset)
         _, record = jax.lax.scan(step, (observation, state, jnp.bool_(True)), jax.random.split(key_steps, horizon))
         return record
 
-    states, actions, rewards, alive = jax.tree.map(np.asarray, run(key))
+    *record, alive = jax.tree.map(np.asarray, run(key))
     length = int(alive.sum())
-    return Playback(jax.tree.map(lambda leaf: leaf[:length], states), actions[:length], rewards[:length])
+    return Playback(*jax.tree.map(lambda leaf: leaf[:length], record))
