@@ -197,7 +197,8 @@ def _picture(run, folder: Path, victim: int) -> None:
             for t in absent:
                 axis.axvspan(t, t + 1, color="C3", alpha=0.25, linewidth=0)
     axes[1].set_ylabel("diameter")
-    axes[1].set_xlabel(f"iteration (red: node {victim} was dead)")
+    axes[1].set_ylim(1e-8, 1e-2)
+    axes[1].set_xlabel(f"iteration (red: node {victim} was dead, or its record was lost with its disk)")
     for axis in axes:
         axis.legend(fontsize=8)
     figure.tight_layout()

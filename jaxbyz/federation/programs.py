@@ -61,6 +61,8 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
     """
     plan = make_plan(replace(config, attack="none"))
     environment, policy, parts = build_parts(replace(config, attack=attack), plan.iterations)
+    if parts["agreement"] is not None and parts["agreement"].rule.committee is not None:
+        raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
     agent: OneAgent = one_agent(environment, policy, **parts, lies_at_home=attack != "none")
     start = plan.algorithm.init(plan.keys[0], Places(config.agents, config.agents))
     agreement = parts["agreement"]
