@@ -46,7 +46,7 @@ const COLUMNS = [
   ["worst attacks", (row) => row.worst, (row) => row.worst || "–"],
   ["worst seed", (row) => row.worstSeed, (row) => format(row.worstSeed, 2)],
   ["without attack", (row) => row.unattacked, (row) => format(row.unattacked, 2)],
-  ["to threshold", (row) => row.reached, (row) => (row.reached === null ? "never" : row.reached.toFixed(0))],
+  ["to threshold", (row) => row.reached, (row) => (row.reached !== null ? row.reached.toFixed(0) : row.overall === null ? "–" : "never")],
   ["MB sent", (row) => row.megabytes, (row) => format(row.megabytes)],
   ["seconds", (row) => row.seconds, (row) => format(row.seconds)],
   ["certificate", (row) => row.verdict, (row) => row.verdict],
