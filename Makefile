@@ -1,4 +1,5 @@
-# `make demo` and `make test` install everything that they need into a virtual environment.
+# Every target needs Python 3.11 or later with its module venv, make, and a package index, and installs everything else
+# into virtual environments. What a target needs beyond that is said above it.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -38,11 +39,13 @@ test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
 # Comparisons with other programs, each installed in its own environment.
+# Box2D is built from its source and needs a C++ compiler (Debian: apt-get install g++). The package swig is a script
+# that imports itself, which it cannot do inside pip's isolated build, so the build uses this environment.
 $(VENV)-box2d/.installed:
 	$(PYTHON) -m venv $(VENV)-box2d
-	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check swig
+	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check 'setuptools<81' wheel swig
 	PATH=$(CURDIR)/$(VENV)-box2d/bin:$$PATH $(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check \
-		gymnasium==1.3.0 box2d-py==2.3.8 pygame==2.6.1
+		--no-build-isolation gymnasium==1.3.0 box2d-py==2.3.8 pygame==2.6.1
 	touch $@
 
 test-box2d: setup $(VENV)-box2d/.installed

@@ -9,9 +9,10 @@ import time
 
 import jax
 
+from jaxbyz.accelerate.peers import watch_peers
 from jaxbyz.errors import UsageError, first_line
 
-HEARTBEAT_SECONDS = 20  # a process that is silent for this long counts as dead; JAX's default is 100
+HEARTBEAT_SECONDS = 100  # after which JAX aborts a process that does not hear from another; `peers` notices earlier
 START_SECONDS = 50  # how long processes wait for each other at the start, unless JAXBYZ_START_SECONDS says otherwise
 JOIN_SECONDS = 300  # how long JAX then may take; it aborts the process afterwards
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
@@ -46,13 +47,14 @@ def join_processes() -> None:
             cluster_detection_method="deactivate" if described else None,
             initialization_timeout=max(seconds, JOIN_SECONDS),
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=20,
         )
     except (ValueError, RuntimeError, IndexError) as error:
         raise UsageError(
             f"cannot join the other processes: {first_line(error)[:300]}; use Slurm, Open MPI or Kubernetes, or set "
             f"{ADDRESS}, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from error
+    watch_peers(jax.process_index(), jax.process_count())
 
 
 def _number(name: str) -> int | None:
@@ -67,17 +69,12 @@ def _check_coordinator(address: str) -> tuple[str, int]:
     """Return the host and the port of the first process.
 
     Raises:
-        UsageError: if the address is malformed, or the host is unknown.
+        UsageError: if the address is malformed.
     """
     host, _, port = address.rpartition(":")
     if not (host and port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 2**16):
         raise UsageError(f"{ADDRESS}={address!r}: must be written host:port, with a port from 1 to 65535")
-    host = host.strip("[]")
-    try:
-        socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(f"{ADDRESS}={address!r}: cannot be used ({error.strerror})") from error
-    return host, int(port)
+    return host.strip("[]"), int(port)
 
 
 def _gather(port: int, processes: int, seconds: float) -> None:
@@ -114,7 +111,7 @@ def _gather(port: int, processes: int, seconds: float) -> None:
 
 
 def _report(host: str, port: int, process: int, seconds: float) -> None:
-    """Report to the first process and wait until all have done so.
+    """Report to the first process and wait until all have done so. Its host may be unknown until it has started.
 
     Raises:
         UsageError: if it does not answer, or another process does not come.
