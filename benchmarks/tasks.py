@@ -82,6 +82,14 @@ def options_of(settings: list[str]) -> dict[str, Any]:
     return options
 
 
+def without_folder(words: list[str]) -> list[str]:
+    """Return a command without its option --out, which does not matter for the numbers."""
+    if "--out" not in words:
+        return words
+    at = words.index("--out")
+    return words[:at] + words[at + 2 :]
+
+
 def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     """Train one row of a task and write its file, unless it exists."""
     from jaxbyz.experiments.config import resolve
@@ -106,7 +114,7 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
         "task": task_name,
         "row": row,
         "label": arguments.label,
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *without_folder(sys.argv)]),
         "seeds": list(range(arguments.seed, arguments.seed + arguments.seeds)),
         "target": task.target,
         "within": task.within,
@@ -156,14 +164,14 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
 
 def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     """Draw one panel per task with the curves of all rows."""
-    from jaxbyz.report.plots import draw_curve, figure, save
+    from jaxbyz.report.plots import COLOURS, draw_curve, figure, save
 
     names = [name for name in TASKS if any(key[0] == name for key in records)]
     drawing, panels = figure(len(names), width=2.6 * len(names), height=2.8)
     for axes, name in zip(np.atleast_1d(panels), names, strict=True):
-        for row in ROWS:
+        for row, colour in zip(ROWS, (*COLOURS, "grey"), strict=False):
             if (record := records.get((name, row))) is not None:
-                draw_curve(axes, np.array(record["trajectories"]), np.array(record["return"]), row)
+                draw_curve(axes, np.array(record["trajectories"]), np.array(record["return"]), row, color=colour)
         axes.axhline(TASKS[name].target, color="grey", linewidth=0.8, linestyle=":")
         axes.set_title(name, fontsize=9)
         axes.set_xlabel("trajectories per agent", fontsize=8)
