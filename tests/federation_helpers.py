@@ -16,7 +16,7 @@ from jaxbyz.experiments.plan import make_plan
 from jaxbyz.federation import keys, launcher
 from jaxbyz.federation.membership import NodeSettings
 from jaxbyz.federation.node import Node
-from jaxbyz.federation.programs import build_programs
+from jaxbyz.federation.programs import build_programs, warm_up
 
 PATIENT = 60.0  # a shortest deadline that is never reached, however busy the machine is
 # Without a baseline: with it, equal returns would leave nothing but rounding errors, which Adam would enlarge.
@@ -41,6 +41,7 @@ class Threads:
         )
         self.settings, self.lines, self.errors = settings or {}, [], {}
         self.programs, self.own_programs = programs or build_programs(config), own_programs or {}
+        warm_up(self.programs, 0)  # once, instead of in every thread at the same time
         self.stops = {i: threading.Event() for i in range(config.agents)}
         self.nodes, self.threads = {}, {}
         for index in range(config.agents) if only is None else only:
@@ -71,7 +72,7 @@ class Threads:
         self.stops[index].set()
         self.threads[index].join(60)
 
-    def join(self, seconds=120):
+    def join(self, seconds=500):
         for index, thread in self.threads.items():
             thread.join(seconds)
             assert not thread.is_alive(), (index, self.nodes[index].status(), self.lines[-20:])

@@ -43,7 +43,7 @@ def with_length(programs, config):
 @pytest.mark.parametrize(
     ("agents", "faults", "aggregator", "agreement"),
     [
-        pytest.param(4, 0, "rfa", "mda"),
+        pytest.param(4, 0, "rfa", "mda", marks=pytest.mark.slow),
         pytest.param(4, 0, "krum", "gda", marks=pytest.mark.slow),
         pytest.param(4, 0, "rfa", "gda", marks=pytest.mark.slow),
         pytest.param(4, 0, "krum", "mda", marks=pytest.mark.slow),
@@ -83,7 +83,8 @@ def test_seven_nodes_compute_what_the_simulation_computes_and_are_read_as_one_ru
     assert (tmp_path / "fed" / "node-03" / "metrics.npz").exists()
 
 
-@pytest.mark.parametrize("attack", ["large-noise", pytest.param("alie", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["large-noise", "alie"])
 def test_a_rushing_liar_does_what_the_simulation_does(tmp_path, seven, attack):
     """One liar knows all that the simulated adversary knows, so the honest nodes end where the simulation ends."""
     config = small_config(**SEVEN, attack=attack)
@@ -94,7 +95,7 @@ def test_a_rushing_liar_does_what_the_simulation_does(tmp_path, seven, attack):
 
 
 def test_a_node_that_lost_everything_joins_again(tmp_path, seven):
-    config = small_config(**SEVEN, trajectories=150)
+    config = small_config(**SEVEN, trajectories=80)
     settings = {i: NodeSettings(slow=0.01, floor=1.0) for i in range(7)}
     federation = Threads(tmp_path, config, settings, with_length(seven, config))
     wait_until(lambda: federation.nodes[3].t >= 4)
@@ -113,6 +114,7 @@ def test_a_node_that_lost_everything_joins_again(tmp_path, seven):
     assert run.metrics["took_part"].min() <= 6 and run.metrics["diameter"][0, -1] < 1e-3
 
 
+@pytest.mark.slow
 def test_a_stopped_federation_continues_from_its_checkpoints(tmp_path, seven):
     """Nodes that stopped at different iterations go back to one that all of them have."""
     config = small_config(**SEVEN, trajectories=60)
@@ -136,7 +138,7 @@ def test_iteration_to_start_at():
 
 
 def test_a_node_that_breaks_the_protocol_changes_nothing(tmp_path, seven):
-    config = small_config(**SEVEN, trajectories=60)
+    config = small_config(**SEVEN, trajectories=40)
     programs = with_length(seven, config)
     settings = {i: NodeSettings(start_wait=0.0, floor=1.0, slow=0.02) for i in range(6)}
     federation = Threads(tmp_path, config, settings, programs, only=range(6))
@@ -163,7 +165,7 @@ def test_a_node_that_breaks_the_protocol_changes_nothing(tmp_path, seven):
         assert node.inbox.refused_of[6] >= sum(bad.values())
 
 
-def wait_until(condition, seconds=100):
+def wait_until(condition, seconds=500):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -200,6 +202,7 @@ def test_another_configuration_is_refused(tmp_path, seven):
         others.stop(index)
 
 
+@pytest.mark.slow
 def test_another_version_is_refused(tmp_path, seven):
     federation = meeting(tmp_path, seven, [1, 2])
     for node in federation.nodes.values():
@@ -210,6 +213,7 @@ def test_another_version_is_refused(tmp_path, seven):
     federation.stop(2)
 
 
+@pytest.mark.slow
 def test_two_processes_with_one_identity_are_refused(tmp_path, seven):
     federation = meeting(tmp_path, seven, [0, 1, 2, 3])
     wait_until(lambda: all(len(federation.nodes[i].inbox.hellos) == 3 for i in range(4)))
