@@ -5,6 +5,7 @@ Here nodes are threads, so that they share compiled programs. `test_federation_p
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -191,7 +192,9 @@ def first_error(federation, index):
 def test_another_configuration_is_refused(tmp_path, seven):
     others = meeting(tmp_path, seven, [1, 2, 3])
     path = tmp_path / "node-00" / "federation.json"
-    path.write_text(path.read_text().replace('"eta": 0.001', '"eta": 0.002'))
+    values = json.loads(path.read_text())
+    values["config"]["gamma"] /= 2
+    path.write_text(json.dumps(values))
     changed = keys.read_federation(tmp_path / "node-00")
     assert changed != others.federation
     others.federation = changed
