@@ -76,6 +76,7 @@ def test_names_are_readable_and_safe():
         ("checkpoint_every = true", "checkpoint_every is not int"),
         ("checkpoint_every = 0", "checkpoint_every=0: must be a whole number of at least 1"),
         ("more = 3", "'more' is unknown"),
+        ("preset = 'cartpole'", "preset is an option of the runs: write it below [fixed]"),
         ("[grid", "not readable as TOML"),
         ("a = " + "[" * 5000, "not readable as TOML"),
         ("# " + "x" * 2**20, "larger than"),

@@ -79,6 +79,10 @@ def load_sweep(path: str | Path) -> Sweep:
     values = read_toml(Path(path))
     for name, value in values.items():
         kind = SWEEP_FILE_KEYS.get(name)
+        if kind is None and (name in FIELDS or name == "preset"):
+            raise UsageError(
+                f"{path}: {name} is an option of the runs: write it below [fixed], or as a list below [grid]"
+            )
         if kind is None:
             raise UsageError(f"{path}: {name!r} is unknown; known: out, checkpoint_every, [fixed], [grid]")
         if not isinstance(value, kind) or isinstance(value, bool):
