@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.attacks import Attack
@@ -56,7 +57,7 @@ def aggregate(
             key, messages, Receiver(messages[own], own), built.init(K, D)
         ).rows[0]
 
-    return _compiled(build, "aggregate", rule, K, D, byzantine, unsafe, **options)(key, messages, jnp.int32(own))
+    return _compiled(build, "aggregate", rule, K, D, byzantine, unsafe, **options)(key, messages, np.int32(own))
 
 
 def agree(
@@ -90,7 +91,7 @@ def agree(
     parameters = _as_matrix("parameters", parameters)
     K = parameters.shape[0]
     _check_count(K, byzantine)
-    mask = jnp.arange(K) >= K - byzantine if mask is None else _as_mask(mask, K)
+    mask = np.arange(K) >= K - byzantine if mask is None else _as_mask(mask, K)
 
     def build() -> Callable[..., Array]:
         forger = make_attack(attack, K, byzantine)
@@ -176,7 +177,7 @@ def _compiled(build: Callable[[], Callable[..., Array]], *parts: Any, **options:
 
 
 def _as_matrix(name: str, values: Any) -> Array:
-    array = jnp.asarray(values)
+    array = values if isinstance(values, jax.Array) else jnp.asarray(values)
     if array.ndim != 2 or 0 in array.shape:
         raise UsageError(f"{name} has shape {array.shape}: it must be [K, D], one row per sender")
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)

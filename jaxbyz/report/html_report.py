@@ -147,15 +147,10 @@ def _cell(seeds: np.ndarray) -> dict[str, Any]:
 
 
 def _times(run: RunData) -> dict[str, str]:
-    """Return when a run finished and how long it took, from what its folder says or from the dates of its files."""
-    try:
-        begin, end = ((Path(run.folder) / name).stat().st_mtime for name in ("config.json", "metrics.npz"))
-    except OSError:
-        return {}
-    started, seconds = run.environment.get("started"), run.environment.get("seconds", end - begin)
-    finished = datetime.fromtimestamp(end, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    times = {"started": str(started)} if started else {"finished": finished}
-    return times | ({"duration": str(timedelta(seconds=round(seconds)))} if seconds >= 1 else {})
+    """Return when a run started and finished and how long it took, as far as its folder says."""
+    times = {name: str(run.record[name]) for name in ("started", "finished") if run.record.get(name)}
+    seconds = run.record.get("seconds")
+    return times | ({"duration": str(timedelta(seconds=round(seconds)))} if seconds else {})
 
 
 def _run_data(run: RunData, name: str, width: int | None, levels: Sequence[float]) -> dict[str, Any]:

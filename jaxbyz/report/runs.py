@@ -191,7 +191,8 @@ def training_command(config: Config) -> str:
     words = ["jaxbyz", "train", "--preset", "default"]
     for name, field in FIELDS.items():
         value = getattr(config, name)
-        if value == field.default:
+        # Without Byzantine agents the default is the mean, whatever the field says.
+        if value == field.default and not (name == "aggregator" and config.byzantine == 0):
             continue
         words.append("--" + name.replace("_", "-"))
         if value is not True:
