@@ -91,7 +91,7 @@ def agree(
     parameters = _as_matrix("parameters", parameters)
     K = parameters.shape[0]
     _check_count(K, byzantine)
-    mask = np.arange(K) >= K - byzantine if mask is None else _as_mask(mask, K)
+    mask = jnp.asarray(np.arange(K) >= K - byzantine) if mask is None else _as_mask(mask, K)
 
     def build() -> Callable[..., Array]:
         forger = make_attack(attack, K, byzantine)
