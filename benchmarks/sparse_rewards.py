@@ -5,7 +5,7 @@
 Thirteen honest agents sample batches of 8 episodes with the same initial policy. With a leave-one-out baseline, an
 agent none of whose episodes reaches the goal sends exactly zero; with a critic, trained on two earlier batches of its
 own, it does not. For both, the file has the mean number of agents that saw a success, and for every rule the mean of
-‖rule(messages)‖ / ‖mean(messages)‖ over seeds.
+‖rule(messages)‖ / ‖mean(messages)‖ over the seeds in which some agent sends anything.
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ def main() -> None:
     results = {}
     for baseline in ("leave-one-out", "critic"):
         messages, returns = batches(baseline, given.seeds)
-        kept = {}
+        kept, seen = {}, np.any(messages != 0, axis=(1, 2))  # seeds in which some agent sends anything
         for rule in RULES:
             key = jax.random.key(1)
             rows = np.stack([jb.aggregate(rule, key, jnp.asarray(x), byzantine=BYZANTINE) for x in messages])
-            kept[rule] = np.linalg.norm(rows, axis=1) / np.linalg.norm(messages.mean(axis=1), axis=1)
+            kept[rule] = np.linalg.norm(rows[seen], axis=1) / np.linalg.norm(messages[seen].mean(axis=1), axis=1)
         results[baseline] = {
+            "seeds with a message": int(seen.sum()),
             "agents with a success": float(np.mean(np.sum(returns > -HORIZON, axis=1))),
             "agents that send zero": float(np.mean(np.sum(np.linalg.norm(messages, axis=2) == 0, axis=1))),
             "kept": {rule: [round(float(x), 6) for x in values] for rule, values in kept.items()},
