@@ -204,7 +204,7 @@ def test_a_folder_of_runs_is_loaded_and_labelled(folders, runs):
     twice = labels([runs[0], runs[0]._replace(folder=folders[0].parent / "again")])
     assert twice[1].endswith("again") and twice[0] != twice[1]
     honest = runs[0]._replace(config=replace(runs[0].config, byzantine=0, eta=0.5))
-    assert labels([runs[0], honest]) == ["avg-zero, eta=0.001", "all honest, eta=0.5"]
+    assert labels([runs[0], honest]) == [f"avg-zero, eta={runs[0].config.eta}", "all honest, eta=0.5"]
     none = runs[0]._replace(config=replace(runs[0].config, agreement="none"))
     assert labels([runs[0], none]) == ["agreement=mda", "agreement=none"]
 
@@ -253,7 +253,10 @@ def test_the_table_of_defences_and_attacks(folders, runs):
     more = runs[0]._replace(config=replace(runs[0].config, seed=7))
     assert len(attack_table([runs[0], more]).returns[0][0]) == 6  # the same experiment with other seeds
     other = runs[0]._replace(config=replace(runs[0].config, eta=0.5))
-    assert attack_table([runs[0], other]).defences == ["decbyzpg · rfa, eta=0.001", "decbyzpg · rfa, eta=0.5"]
+    assert attack_table([runs[0], other]).defences == [
+        f"decbyzpg · rfa, eta={runs[0].config.eta}",
+        "decbyzpg · rfa, eta=0.5",
+    ]
 
 
 def test_shares_over_time(runs):
@@ -426,7 +429,7 @@ def test_bad_folders_are_refused(capsys, folders, tmp_path, name):
     assert "no run here" in refused(capsys, name, str(tmp_path / "empty"), *out)
     half = altered(folders[0], tmp_path / "half", 0.0)
     (half / "metrics.npz").unlink()
-    assert "metrics.npz missing" in refused(capsys, name, str(half), *out)
+    assert "has written no results yet" in refused(capsys, name, str(half), *out)
     other = altered(folders[0], tmp_path / "other", 0.0, env="Acrobot-v1")
     message = refused(capsys, name, str(folders[0]), str(other), *out)
     assert "different environments" in message and "Acrobot-v1, CartPole-v1" in message

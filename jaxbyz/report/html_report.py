@@ -68,12 +68,11 @@ def write_report(
         title: the title of the page.
         width: the number of trajectories over which each point of a curve averages; by default it follows each run.
         animations: how many runs are animated.
-        log: receives a line before each part of the work.
+        log: receives a line before each animation.
     """
     path = Path(out)
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"out={path}: the name must end in .html")
-    log(f"tables and curves of {len(runs)} run(s)")
     data = report_data(runs, title=title, width=width)
     data["animations"] = animate(runs[:animations], log)
     data["not_animated"] = max(0, len(runs) - animations) if animations else 0
