@@ -11,8 +11,8 @@ from jaxbyz.attacks import View
 from jaxbyz.attacks.learned import (
     DIRECTIONS,
     SIZE,
+    Memory,
     StoredAdversary,
-    Trend,
     learned,
     learned_from,
     load_adversary,
@@ -30,7 +30,7 @@ MASK = np.isin(np.arange(K), [1, 4])
 MU, STD = X[~MASK].mean(0), X[~MASK].std(0)
 
 
-def view(memory: Trend, step: int = 0) -> View:
+def view(memory: Memory, step: int = 0) -> View:
     return View(jnp.asarray(X, jnp.float32), jnp.asarray(MASK), jnp.sum, memory, jnp.int32(step))
 
 
@@ -42,7 +42,7 @@ def only_biases(amounts: list[float]) -> jax.Array:
 def test_message_is_the_combination_of_directions_that_the_network_asks_for() -> None:
     past = np.random.default_rng(5).normal(size=D)
     attack = learned_from(only_biases([0.5, -0.25, 0.125, 0.75]), reach=2.0)
-    memory = Trend(jnp.asarray(past, jnp.float32), jnp.int32(7))
+    memory = attack.init(K, D)._replace(average=jnp.asarray(past, jnp.float32), iterations=jnp.int32(7))
     average = 0.9 * past + 0.1 * MU
     deviations = X[~MASK] - MU
     farthest = deviations[np.argmax((deviations**2).sum(1))]

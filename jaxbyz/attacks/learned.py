@@ -30,9 +30,16 @@ DEFAULT_FILE = Path(__file__).with_name("learned_against_rfa.npz")
 LARGEST_FILE = 1_000_000  # bytes; a file holds 84 numbers and a short description
 
 
-class Trend(NamedTuple):
-    """What the adversary remembers: the moving average `[D]` of the honest mean, and the iterations so far."""
+class Memory(NamedTuple):
+    """What the adversary carries from one iteration to the next.
 
+    Attributes:
+        parameters: `[SIZE]`, the network. It is part of the memory, so that one program can play many networks.
+        average: `[D]`, the moving average of the honest mean.
+        iterations: `[]`, the number of iterations so far.
+    """
+
+    parameters: Float[Array, " SIZE"]
     average: Float[Array, " D"]
     iterations: Int[Array, ""]
 
@@ -74,7 +81,7 @@ def learned_from(parameters: Float[Array, " SIZE"], reach: float = 3.0) -> Attac
     """Return the attack of a network: every Byzantine agent sends μ + reach·s̄·Σ_i a_i·d_i.
 
     Args:
-        parameters: `[SIZE]`, the network's parameters; they may be traced, so that many networks can be tried at once.
+        parameters: `[SIZE]`, the network's parameters, with which the attack's memory starts.
         reach: the largest distance along one direction d_i, in honest spreads s̄ = √((1/h) Σ ‖x_i − μ‖²).
     """
 
@@ -83,18 +90,18 @@ def learned_from(parameters: Float[Array, " SIZE"], reach: float = 3.0) -> Attac
         moved = MEMORY_DECAY * view.memory.average + (1.0 - MEMORY_DECAY) * mean
         return jnp.where(view.memory.iterations == 0, mean, moved)
 
-    def remember(view: View) -> Trend:
-        return Trend(trend(view), view.memory.iterations + 1)
+    def remember(view: View) -> Memory:
+        return Memory(view.memory.parameters, trend(view), view.memory.iterations + 1)
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         average = trend(view)
-        amounts = network(parameters.astype(view.messages.dtype), features_of(view, average))
+        amounts = network(view.memory.parameters.astype(view.messages.dtype), features_of(view, average))
         spread = overflow_safe_norm(honest_std(view.messages, view.mask))
         shift = reach * spread * (amounts @ directions_of(view, average))
         return sent_by_all(honest_mean(view.messages, view.mask) + shift, view)
 
-    def init(K: int, D: int) -> Trend:
-        return Trend(jnp.zeros(D), jnp.int32(0))
+    def init(K: int, D: int) -> Memory:
+        return Memory(jnp.asarray(parameters), jnp.zeros(D), jnp.int32(0))
 
     return Attack(gradients=forge, init=init, remember=remember)
 

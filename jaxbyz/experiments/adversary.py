@@ -8,9 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz import training
+from jaxbyz.algorithms import Algorithm
 from jaxbyz.attacks import Attack
 from jaxbyz.attacks.learned import first_guess, learned_from
 from jaxbyz.components import make_attack
@@ -60,21 +61,32 @@ class Generation(NamedTuple):
     parameters: Float[Array, " SIZE"]
 
 
-def final_return(config: Config, attack: Attack, key: PRNGKeyArray, iterations: int) -> Float[Array, ""]:
-    """Train a federation under an attack and return its honest return, averaged over the last quarter of the run."""
-    algorithm = build(config, iterations, attack=attack)
-    coins = training.algorithm_coins(algorithm, training.common_seed(jax.random.key(config.seed)), iterations)
-    metrics = training.train(algorithm, key, iterations, coins).metrics
-    return jnp.mean(metrics.returns[-max(1, iterations // 4) :])
+def final_returns(
+    algorithm: Algorithm, keys: PRNGKeyArray, coins: Bool[Array, " T"], parameters: Float[Array, "R SIZE"] | None = None
+) -> Float[Array, " R"]:
+    """Train R federations under attack and return their honest returns, averaged over the last quarter of each run.
+
+    Args:
+        algorithm: the federation, with its attack.
+        keys: `[R]`, one key per training.
+        coins: `[T]`, whether each iteration has a large batch.
+        parameters: `[R, SIZE]`, the networks of a learned adversary; None for another attack.
+    """
+
+    def one_training(key: PRNGKeyArray, network: Array | None) -> Array:
+        run = training.start(algorithm, key)
+        if network is not None:
+            memory = run.state.attack_memory._replace(parameters=network)
+            run = run._replace(state=run.state._replace(attack_memory=memory))
+        _, metrics = jax.lax.scan(lambda run, coin: training.iterate(algorithm, run, coin, jnp.int32(0)), run, coins)
+        return jnp.mean(metrics.returns[-max(1, len(coins) // 4) :])
+
+    return jax.vmap(one_training)(keys, parameters)
 
 
-def returns_under(config: Config, attacks: dict[str, Attack], keys: PRNGKeyArray, iterations: int) -> dict[str, Array]:
-    """Return the final returns `[seeds]` of a federation under each of several attacks."""
-
-    def under(attack: Attack) -> Array:
-        return jax.jit(jax.vmap(lambda key: final_return(config, attack, key, iterations)))(keys)
-
-    return {name: under(attack) for name, attack in attacks.items()}
+def coins_of(algorithm: Algorithm, seed: int, iterations: int) -> Bool[Array, " T"]:
+    """Return the coins that all trainings of a search share."""
+    return training.algorithm_coins(algorithm, training.common_seed(jax.random.key(seed)), iterations)
 
 
 def train_adversary(config: Config, search: Search, iterations: int) -> Iterator[Generation]:
@@ -100,9 +112,10 @@ def train_adversary(config: Config, search: Search, iterations: int) -> Iterator
         raise UsageError("byzantine=0: an adversary needs at least one Byzantine agent")
     pairs, seeds = search.population // 2, search.seeds
     optimizer = optax.adam(search.step)
-
-    def one_training(parameters: Array, key: PRNGKeyArray) -> Array:
-        return final_return(config, learned_from(parameters, search.reach), key, iterations)
+    key = jax.random.key(search.seed)
+    parameters = first_guess(jax.random.fold_in(key, search.generations))
+    algorithm = build(config, iterations, attack=learned_from(parameters, search.reach))
+    coins = coins_of(algorithm, config.seed, iterations)
 
     @jax.jit
     def generation(parameters: Array, state: optax.OptState, key: PRNGKeyArray) -> tuple[Array, optax.OptState, Array]:
@@ -112,15 +125,14 @@ def train_adversary(config: Config, search: Search, iterations: int) -> Iterator
         tried = parameters[None] + search.sigma * noise
         # One batch of population × seeds trainings: nested batches would be compiled less efficiently.
         keys = jnp.tile(jax.random.split(key_runs, seeds), search.population)
-        returns = jax.vmap(one_training)(jnp.repeat(tried, seeds, axis=0), keys).reshape(search.population, seeds)
+        returns = final_returns(algorithm, keys, coins, jnp.repeat(tried, seeds, axis=0))
+        returns = returns.reshape(search.population, seeds)
         score = jnp.where(jnp.isfinite(returns), returns, -jnp.inf).mean(axis=1)
         ranks = jnp.argsort(jnp.argsort(score)) / (search.population - 1.0) - 0.5
         slope = ranks @ noise / (search.population * search.sigma)  # of the return; Adam descends
         updates, state = optimizer.update(slope, state, parameters)
         return optax.apply_updates(parameters, updates), state, jnp.mean(returns)
 
-    key = jax.random.key(search.seed)
-    parameters = first_guess(jax.random.fold_in(key, search.generations))
     state = optimizer.init(parameters)
     for number in range(search.generations):
         parameters, state, mean_return = generation(parameters, state, jax.random.fold_in(key, number))
@@ -133,4 +145,11 @@ def compare(
     """Return final returns `[seeds]` under the learned adversary and named attacks, on seeds not used in training."""
     keys = jax.random.split(jax.random.fold_in(jax.random.key(search.seed), search.generations + 1), seeds)
     attacks = {name: make_attack(name, config.agents, config.byzantine) for name in others}
-    return returns_under(config, {**attacks, "learned": learned_from(parameters, search.reach)}, keys, iterations)
+    attacks["learned"] = learned_from(parameters, search.reach)
+
+    def under(attack: Attack) -> Array:
+        algorithm = build(config, iterations, attack=attack)
+        coins = coins_of(algorithm, config.seed, iterations)
+        return jax.jit(lambda keys: final_returns(algorithm, keys, coins))(keys)
+
+    return {name: under(attack) for name, attack in attacks.items()}
