@@ -176,7 +176,7 @@ def test_figures_show_our_curves_and_those_of_the_paper():
         assert [line.get_color() for line in solid] == [line.get_color() for line in dashed[1:]]
         for line, band in zip(solid, axes.collections, strict=True):
             np.testing.assert_array_equal(line.get_xydata(), np.stack([x, np.full(80, 200.0)], axis=1))
-            assert band.get_paths()[0].vertices[:, 1].min() == 190.0
+            assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(200 - 10 * 2**0.5)  # n − 1
     assert not draw_figure("cartpole", results, spread=False).axes[0].collections
     assert draw_figure("lunar", results) is None
 
@@ -214,5 +214,5 @@ def test_shared_start_is_the_same_for_every_seed():
     algorithm = build(resolve(start="shared"), 1)
     first, second = (algorithm.init(jax.random.key(seed)).parameters for seed in (3, 4))
     np.testing.assert_array_equal(first, second)
-    with pytest.raises(UsageError, match="start='mine' is unknown"):
+    with pytest.raises(UsageError, match="start='mine': must be own, shared"):
         resolve(start="mine")
