@@ -16,9 +16,9 @@ def test_doctor_reports_problems(capsys, monkeypatch):
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["problems"] == [] and found["versions"]["jax"] == jax.__version__
-    assert found["devices"] == len(jax.devices()) and found["cores"] >= 1 and found["optional"] == {
-        "plots": True, "tensorboard": True,
-    }  # fmt: skip
+    assert found["devices"] == len(jax.devices()) and found["cores"] >= 1 and {
+        "plots": True, "tensorboard": True, "federation": True,
+    }.items() <= found["optional"].items()  # fmt: skip
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
     monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: os.listdir(f"{dir}/no/such/folder"))
     assert main(["doctor"]) == 1

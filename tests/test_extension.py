@@ -19,7 +19,7 @@ from jaxbyz.experiments.run import Interrupted, resume, run
 from tests.helpers import StopAt, assert_same_run
 
 TINY = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "N": 4, "B": 2, "p": 0.5, "kappa": "2", "horizon": 20,
-        "hidden": (4,), "seeds": 3}  # fmt: skip
+        "hidden": (4,), "seeds": 3, "eta_end": None}  # fmt: skip
 CONFIG, LONG = jb.resolve(trajectories=12, **TINY), jb.resolve(trajectories=80, **TINY)
 
 

@@ -54,11 +54,12 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path):
 
 
 OUTSIDE_PYTHON = """
-import hashlib
+import hashlib, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with SIGINT ignored
 from jaxbyz.experiments.signals import acknowledge_signals
 with acknowledge_signals(lambda line: print(line, flush=True)):
     print("ready", flush=True)
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in C, as a compiler
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**8)  # most of a minute in C, as a compiler
 """
 
 

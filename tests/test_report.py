@@ -439,7 +439,8 @@ def test_bad_folders_are_refused(capsys, folders, tmp_path, name):
 def test_a_missing_package_is_named(capsys, folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'jaxbyz[plots]'" in refused(capsys, "plot", str(folders[0]))
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    for name in ("tensorboardX", "tensorboardX.event_file_writer"):
+        monkeypatch.setitem(sys.modules, name, None)
     assert "pip install 'jaxbyz[tensorboard]'" in refused(capsys, "train", "--tensorboard", "somewhere")
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert "pip install 'jaxbyz[plots]'" in refused(capsys, "render", str(folders[0]))

@@ -106,7 +106,7 @@ def test_estimates_and_weights_that_do_not_go_together(kind, weights):
 )
 def test_the_realized_estimate_needs_the_previous_parameters(options, message):
     with pytest.raises(UsageError, match=message):
-        resolve(optimizer="sgd", agents=3, **options)
+        resolve(optimizer="sgd", eta_end=None, p=0.5, agents=3, **options)
 
 
 @pytest.mark.parametrize("factory", [svrpg, fedpg_br])

@@ -84,7 +84,7 @@ def copy(stopped, tmp_path):
 def fragile(monkeypatch):
     """A configuration whose second seed has no finite parameters from iteration 5 on, in segments of four."""
 
-    def factory(environment, policy, **options):
+    def factory(environment, policy, momentum, **options):
         algorithm = jb.decbyzpg(environment, policy, **options)
         second = jax.random.key_data(jax.random.split(jax.random.key(1))[0])
 
@@ -97,7 +97,7 @@ def fragile(monkeypatch):
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add("fragile", factory, "DecByzPG whose second seed becomes NaN")
     monkeypatch.setattr(run_module, "SEGMENT", 4)
-    return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40})
+    return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40, "baseline": "none", "eta_end": None})
 
 
 def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys):
@@ -144,7 +144,7 @@ def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, c
     assert f"stopped at iteration 2 by SIGTERM; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
     assert main(["train", *options, "--out", out]) == 2
     assert f"holds an unfinished run; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
-    assert main(["plot", out]) == 2 and "not finished" in capsys.readouterr().err
+    assert main(["plot", out, "--out", f"{out}.png"]) == 0 and "not finished" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["resume", out, "--json", "--quiet"]) == 0
     captured = capsys.readouterr()

@@ -157,15 +157,17 @@ def test_members_share_a_program_only_if_it_is_the_same():
     that is registered again."""
 
     def algorithm(**options):
-        return make_plan(resolve(**{"horizon": 8, "hidden": (3,), "trajectories": 9, **options})).algorithm
+        return make_plan(
+            resolve(**{"horizon": 8, "hidden": (3,), "trajectories": 9, "eta_end": None, **options})
+        ).algorithm
 
     assert algorithm() is algorithm(seed=7) is algorithm(seeds=2, trajectories=60, coin="own", output="best")
     assert algorithm(start="shared") is not algorithm(start="shared", seed=7)
     assert algorithm() is not algorithm(eta=0.5)
-    before = algorithm()
+    before = algorithm(byzantine=1, aggregator="rfa")
     entry = jb.rules.aggregators["rfa"]
     jb.rules.aggregators.add("rfa", entry.factory, entry.summary, entry.limit)
-    assert algorithm() is not before
+    assert algorithm(byzantine=1, aggregator="rfa") is not before
 
 
 def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypatch):
