@@ -238,6 +238,7 @@ def test_normalized_turns_the_rule_further_than_every_candidate() -> None:
     assert turned(sent[0]) == pytest.approx(max(map(turned, candidates)), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_angle_is_an_objective_of_the_searches() -> None:
     """Searching for the angle turns the median at least as far as searching for the distance does."""
 

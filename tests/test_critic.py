@@ -200,6 +200,7 @@ def algorithm():
     return built, jax.jit(built.step)
 
 
+@pytest.mark.slow
 def test_a_critic_influences_its_own_agent_only(algorithm):
     """If the critic of agent 1 is changed, no other agent's critic changes, and the protocol sends as many bytes."""
     built, step = algorithm

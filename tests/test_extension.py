@@ -56,6 +56,7 @@ def test_an_extended_run_is_the_long_run(short, long_run, capsys):
         extend(short, 79)
 
 
+@pytest.mark.slow
 def test_an_interrupted_extension_continues(short, long_run):
     with pytest.raises(Interrupted):
         extend(short, 80, StopAt(20))
@@ -63,6 +64,7 @@ def test_an_interrupted_extension_continues(short, long_run):
     assert_same_run(resume(short), long_run)
 
 
+@pytest.mark.slow
 def test_an_extension_that_is_killed_early_leaves_a_run(short, long_run, monkeypatch):
     """Between its two steps the folder holds the end of the short run, which `resume` finishes again."""
     finished = jb.load_run(short)
@@ -71,6 +73,7 @@ def test_an_extension_that_is_killed_early_leaves_a_run(short, long_run, monkeyp
     assert_same_run(extend(short, 80), long_run)
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_can_be_extended(tmp_path, long_run):
     with pytest.raises(Interrupted):
         run(replace(LONG, trajectories=76), tmp_path / "part", StopAt(20))
@@ -78,6 +81,7 @@ def test_an_unfinished_run_can_be_extended(tmp_path, long_run):
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "other"])
+@pytest.mark.slow
 def test_without_its_final_state_a_run_is_trained_again(short, long_run, damage):
     path = short / final_state.STATE
     if damage == "missing":
@@ -100,6 +104,7 @@ def test_a_run_with_a_decaying_step_size_is_not_extended(tmp_path, capsys):
     assert run_folder.load_config(tmp_path / "run").trajectories == 12
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_learnt_policy(short, tmp_path):
     learnt = jb.load_run(short)
     args = [

@@ -95,6 +95,7 @@ def test_a_rushing_liar_does_what_the_simulation_does(tmp_path, seven, attack):
     assert_equal_to_simulation(federation, config, range(6))
 
 
+@pytest.mark.slow
 def test_a_node_that_lost_everything_joins_again(tmp_path, seven):
     config = small_config(**SEVEN, trajectories=80)
     settings = {i: NodeSettings(slow=0.01, floor=1.0) for i in range(7)}
@@ -138,6 +139,7 @@ def test_iteration_to_start_at():
     assert common_iteration([(0, 0)] * 4, 4, 1) == 0
 
 
+@pytest.mark.slow
 def test_a_node_that_breaks_the_protocol_changes_nothing(tmp_path, seven):
     config = small_config(**SEVEN, trajectories=40)
     programs = with_length(seven, config)
@@ -189,6 +191,7 @@ def first_error(federation, index):
     return str(error)
 
 
+@pytest.mark.slow
 def test_another_configuration_is_refused(tmp_path, seven):
     others = meeting(tmp_path, seven, [1, 2, 3])
     path = tmp_path / "node-00" / "federation.json"

@@ -46,6 +46,7 @@ def res_nharpg(**changes):
     return jb.algorithms.res_nharpg(ENV, POLICY, **{**options, "optimizer": optax.sgd(0.1), **changes})
 
 
+@pytest.mark.slow
 def test_res_nharpg_takes_steps_of_one_length_and_learns_under_attack():
     algorithm = res_nharpg()
     result = jax.jit(lambda key: jb.train(algorithm, key, 150))(KEY)

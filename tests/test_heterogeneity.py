@@ -140,6 +140,7 @@ def test_the_seed_decides_and_the_server_samples_the_nominal_environment():
     assert np.ptp(one["reward"], axis=0).min() > 0
 
 
+@pytest.mark.slow
 def test_seeds_differ_in_one_program_and_equal_parameters_are_the_nominal_run():
     with pytest.raises(jb.UsageError, match="reward has 4 values for agents=5"):
         agent_params(heterogeneous(ENV, 4, spread={"reward": 0.9}), KEY, 5)

@@ -201,6 +201,7 @@ def test_an_ended_episode_does_not_change(flown):
     assert (obs[end:, lane] == obs[end, lane]).all()
 
 
+@pytest.mark.slow
 def test_continuous_matches_box2d_and_nan_is_off():
     data = recorded(("continuous",))
     params = parameters(data)

@@ -61,6 +61,7 @@ def test_the_mesh_does_not_change_the_numbers(trained):
         assert_close(trained, MESHES[0], mesh, 1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_train_are_interrupted_and_resume(trained, tmp_path):
     """One process gets a signal and both stop at the same iteration; the resumed run equals an uninterrupted one."""
     for process in together(2, str(HERE / "mesh_worker.py"), str(tmp_path), "1"):

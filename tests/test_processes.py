@@ -55,7 +55,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path):
 
 OUTSIDE_PYTHON = """
 import hashlib, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with SIGINT ignored
+signal.signal(signal.SIGINT, lambda *_: None)  # as a run does; a shell may have started the tests with SIGINT ignored
 from jaxbyz.experiments.signals import acknowledge_signals
 with acknowledge_signals(lambda line: print(line, flush=True)):
     print("ready", flush=True)

@@ -19,6 +19,7 @@ from jaxbyz.sampling.rollout import collect
 
 A, M = 3, 5
 MASK = jnp.array([False, True, False])
+VARIANTS = (("gpomdp", "none"), ("reinforce", "leave-one-out"), ("gpomdp", "critic"))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,10 @@ def batch():
 
 @pytest.mark.parametrize(
     ("kind", "baseline"),
-    [("gpomdp", "none"), ("gpomdp", "leave-one-out"), ("reinforce", "leave-one-out"), ("gpomdp", "critic")],
+    [
+        ("gpomdp", "leave-one-out"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in VARIANTS),
+    ],
 )
 def test_effects_are_the_derivatives_of_the_estimate(batch, kind: str, baseline: str) -> None:
     policy, theta, _, episodes = batch

@@ -35,6 +35,7 @@ def test_marina_aggregates_small_batches_too():
     assert float(metrics.bytes_sent) == 2 * 5 * POLICY.size * 4
 
 
+@pytest.mark.slow
 def test_svrpg_keeps_its_snapshot_between_large_batches():
     algorithm = svrpg(ENV, POLICY, **{**OPTIONS, "attack": None, "byzantine": 0})
     assert algorithm.period == 4

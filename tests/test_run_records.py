@@ -88,6 +88,7 @@ def test_wrong_names_and_settings_are_refused(words, message, capsys, tmp_path, 
     assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_can_be_drawn_and_counts_all_its_time(tmp_path, capsys):
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
