@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +15,23 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+
+@contextlib.contextmanager
+def unprivileged(*paths: Path):
+    """Act as an ordinary user who can reach these paths, even if the tests run as root."""
+    for folder in {parent for path in paths for parent in path.parents} - {Path("/"), Path("/tmp")}:
+        if os.access(folder, os.W_OK):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    root = os.geteuid() == 0
+    codecs.lookup("cp437")  # zipfile loads it late, and that user may not be allowed to read the interpreter's files
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
 
 
 class StopAt:

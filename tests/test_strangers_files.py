@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import unprivileged
 from run_folders import change_arrays, change_json, copy_of, damage, make_run
 
 import jaxbyz as jb
@@ -211,22 +212,6 @@ def test_a_few_damaged_folders_are_read_or_refused(finished, tmp_path, capsys):
 
 
 # ---- folders that cannot be used, full disks -----------------------------------------------------------------------
-
-
-@contextmanager
-def unprivileged(*paths: Path):
-    """Act as an ordinary user who can reach these paths, even if the tests run as root."""
-    for folder in {parent for path in paths for parent in path.parents} - {Path("/"), Path("/tmp")}:
-        if os.access(folder, os.W_OK):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def test_folders_that_cannot_be_entered_or_written(run, tmp_path, capsys, monkeypatch):

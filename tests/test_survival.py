@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import StopAt, assert_same_run, finish, flags, spawn
+from helpers import StopAt, assert_same_run, finish, flags, spawn, unprivileged
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
@@ -280,19 +280,6 @@ def test_a_finished_run_can_be_read_from_a_read_only_folder(config, whole, tmp_p
     folder.chmod(0o555)
     with unprivileged():
         assert_same_run(resume(folder), whole)
-
-
-@contextlib.contextmanager
-def unprivileged():
-    """Access files as an ordinary user, even if the tests run as root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def test_a_read_only_folder_is_refused(copy, config, tmp_path):

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,14 @@ def run_cells(
         Interrupted: if a signal stopped a training.
     """
     target, failed = make_folder(folder), {}
-    for number, cell in enumerate(cells, 1):
+
+    def train(cell: Cell, options: Mapping[str, Any], config: Config, work: Path) -> None:
+        log(f"[{cells.index(cell) + 1}/{len(cells)}] {cell.name}")
+        started = time.monotonic()
+        experiment = ensure(config, work / "run", reporter(config.trajectories), checkpoint_every=checkpoint_every)
+        write_result(target, suite, cell, options, config, experiment, time.monotonic() - started)
+
+    for cell in cells:
         path = result_path(target, cell)
         options = options_of(suite, entries, cell)
         try:
@@ -105,23 +113,9 @@ def run_cells(
         if path.exists():
             check_config(path, config, read_result(path, suite).config)
             continue
-        work = make_folder(target / WORKING / cell.name)
-        try:
-            with lock_folder(work):  # before anything is built, so that other processes skip the cell at once
-                if path.exists():
-                    continue
-                log(f"[{number}/{len(cells)}] {cell.name}")
-                started, run = time.monotonic(), work / "run"
-                experiment = ensure(config, run, reporter(config.trajectories), checkpoint_every=checkpoint_every)
-                write_result(target, suite, cell, options, config, experiment, time.monotonic() - started)
-        except (Interrupted, KeyboardInterrupt):
-            raise
-        except BusyError:
-            continue
-        except Exception as error:
-            failed[cell.name] = f"{type(error).__name__}: {first_line(error)}"
-            continue
-        shutil.rmtree(work, ignore_errors=True)
+        work = target / WORKING / cell.name
+        if (problem := _write_once(path, work, partial(train, cell, options, config, work))) is not None:
+            failed[cell.name] = problem
     _remove_if_empty(target / WORKING)
     return failed
 
@@ -139,31 +133,51 @@ def certify_rules(
 ) -> dict[str, str]:
     """Certify every rule whose file does not exist, and return those that failed: name -> reason."""
     target, failed = make_folder(folder), {}
+
+    def search(rule: RuleToCertify, path: Path) -> None:
+        log(rule.name)
+        federation = suite.federations[rule.federation]
+        K, f = federation.agents, federation.byzantine
+        (found,) = certify([rule.rule], agents=K, byzantine=f, budget=suite.certificate)
+        named = {"name": suite.name, "hash": suite.hash}
+        write_hashed(path, {"format": RESULT_FORMAT, "suite": named, **rule._asdict(), "certificate": found.as_dict()})
+
     for rule in rules:
-        path, federation = target / f"{rule.name}.json", suite.federations[rule.federation]
+        path = target / f"{rule.name}.json"
         if path.exists():
             read_hashed(path, suite)
-            continue
-        work = make_folder(target / WORKING / rule.name)
-        try:
-            with lock_folder(work):
-                if path.exists():
-                    continue
-                log(rule.name)
-                K, f = federation.agents, federation.byzantine
-                (found,) = certify([rule.rule], agents=K, byzantine=f, budget=suite.certificate)
-                named = {"name": suite.name, "hash": suite.hash}
-                write_hashed(
-                    path, {"format": RESULT_FORMAT, "suite": named, **rule._asdict(), "certificate": found.as_dict()}
-                )
-        except BusyError:
-            continue
-        except Exception as error:
-            failed[rule.name] = f"{type(error).__name__}: {first_line(error)}"
-            continue
-        shutil.rmtree(work, ignore_errors=True)
+        elif (problem := _write_once(path, target / WORKING / rule.name, partial(search, rule, path))) is not None:
+            failed[rule.name] = problem
     _remove_if_empty(target / WORKING)
     return failed
+
+
+def _write_once(path: Path, work: Path, job: Callable[[], None]) -> str | None:
+    """Run a job that writes a file, unless the file exists or another process is writing it.
+
+    Args:
+        path: the file.
+        work: a folder of the job, which is locked meanwhile, so that other processes skip the job at once, and removed
+            when the job is done.
+        job: writes the file.
+
+    Returns:
+        Why the job failed, or None.
+    """
+    make_folder(work)
+    try:
+        with lock_folder(work):
+            if path.exists():
+                return None
+            job()
+    except Interrupted:
+        raise
+    except BusyError:
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {first_line(error)}"
+    shutil.rmtree(work, ignore_errors=True)
+    return None
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -185,10 +185,7 @@ drawProfiles();
 improvementTable();
 entryList();
 theme();
-let width = innerWidth;
-addEventListener("resize", () => {
-  if (innerWidth === width) return; // only the height changed: a phone's address bar came or went
-  width = innerWidth;
+redrawOnResize(() => {
   drawCurves();
   drawProfiles();
 });

@@ -145,3 +145,12 @@ function theme() {
     root.dataset.theme = dark ? "light" : "dark";
   });
 }
+
+function redrawOnResize(draw) {
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // only the height changed: a phone's address bar came or went
+    width = innerWidth;
+    draw();
+  });
+}

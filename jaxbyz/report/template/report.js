@@ -155,10 +155,7 @@ animations();
 repeat();
 theme();
 scrollCues();
-let width = innerWidth;
-addEventListener("resize", () => {
-  if (innerWidth === width) return; // only the height changed: a phone's address bar came or went
-  width = innerWidth;
+redrawOnResize(() => {
   drawCurves();
   drawDiameters();
   scrollCues();
