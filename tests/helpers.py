@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Modules that zipfile and matplotlib load when they need them: an ordinary user may not be able to read the files of
+# an interpreter that root has installed for itself.
+LOADED_LATE = ("encodings.cp437", "plistlib", "zoneinfo", "matplotlib.pyplot", "matplotlib.backends.backend_agg")
 
 
 @contextlib.contextmanager
@@ -24,7 +27,8 @@ def unprivileged(*paths: Path):
         if os.access(folder, os.W_OK):
             folder.chmod(folder.stat().st_mode | 0o055)
     root = os.geteuid() == 0
-    codecs.lookup("cp437")  # zipfile loads it late, and that user may not be allowed to read the interpreter's files
+    for name in LOADED_LATE:
+        importlib.import_module(name)
     if root:
         os.seteuid(65534)
     try:
