@@ -33,10 +33,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --durations=15 -m "not slow and not live and not dist"
+	$(BIN)/python -m pytest -n 2 --durations=15 --timeout 300 -m "not slow and not live and not dist"
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest --timeout 3600 -m slow
 
 # Comparisons with other programs, each installed in its own environment.
 # Box2D is built from its source and needs a C++ compiler (Debian: apt-get install g++). The package swig is a script

@@ -436,7 +436,8 @@ def test_bad_folders_are_refused(capsys, folders, tmp_path, name):
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_a_missing_package_is_named(capsys, folders, monkeypatch):
+def test_a_missing_package_is_named(capsys, folders, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # where the default names of pictures would lead
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'jaxbyz[plots]'" in refused(capsys, "plot", str(folders[0]))
     for name in ("tensorboardX", "tensorboardX.event_file_writer"):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import unprivileged
+from helpers import held_to_permissions
 from run_folders import change_arrays, change_json, copy_of, damage, make_run
 
 import jaxbyz as jb
@@ -222,7 +222,7 @@ def test_folders_that_cannot_be_entered_or_written(run, tmp_path, capsys, monkey
     sealed.chmod(0o000)
     read_only.chmod(0o555)
     try:
-        with unprivileged(run, sealed, read_only):
+        with held_to_permissions():
             for words in reading_commands(sealed / "run", tmp_path):
                 assert "Permission denied" in refused(capsys, *words)
             assert "Permission denied" in refused(capsys, "train", "--quiet", "--out", read_only / "run")
@@ -241,7 +241,7 @@ def test_a_finished_sweep_can_be_repeated_in_a_read_only_folder(finished, tmp_pa
     (tmp_path / "sweep.toml").write_text("")
     for folder in (out / "run", out):
         folder.chmod(0o555)
-    with unprivileged(out / "run" / "x", tmp_path / "sweep.toml"):
+    with held_to_permissions():
         assert main(["sweep", str(tmp_path / "sweep.toml"), "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["members"][0]["status"] == "finished"
 

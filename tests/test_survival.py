@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import StopAt, assert_same_run, finish, flags, spawn, unprivileged
+from helpers import StopAt, assert_same_run, finish, flags, held_to_permissions, spawn
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
@@ -274,23 +274,17 @@ def test_a_finished_run_can_be_read_from_a_read_only_folder(config, whole, tmp_p
     run(config, folder)
     assert_same_run(resume(folder), whole)
     assert not (folder / ".lock").exists()
-    for path in (folder, *folder.parents[:4]):
-        with contextlib.suppress(PermissionError):
-            path.chmod(path.stat().st_mode | 0o055)
     folder.chmod(0o555)
-    with unprivileged():
+    with held_to_permissions():
         assert_same_run(resume(folder), whole)
 
 
 def test_a_read_only_folder_is_refused(copy, config, tmp_path):
     folder = tmp_path / "read-only"
     folder.mkdir(mode=0o555)
-    for path in (tmp_path, *tmp_path.parents[:3]):
-        with contextlib.suppress(PermissionError):
-            path.chmod(path.stat().st_mode | 0o055)
-    with unprivileged(), pytest.raises(UsageError, match="Permission denied"):
+    with held_to_permissions(), pytest.raises(UsageError, match="Permission denied"):
         run(config, folder / "run")
-    with unprivileged(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
+    with held_to_permissions(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
         run(config, folder)
     assert not list(folder.iterdir())
 
