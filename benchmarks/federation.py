@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.federation import launcher
 from jaxbyz.federation.keys import node_name
 from jaxbyz.federation.records import STATUS_FILE

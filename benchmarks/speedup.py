@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import run
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json

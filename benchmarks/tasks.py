@@ -92,7 +92,7 @@ def without_folder(words: list[str]) -> list[str]:
 
 def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     """Train one row of a task and write its file, unless it exists."""
-    from jaxbyz.experiments.config import resolve
+    from jaxbyz.experiments.resolving import resolve
     from jaxbyz.files import write_json
     from jaxbyz.report.statistics import first_reached, window_averages
     from jaxbyz.reproduction.result_files import train_and_record

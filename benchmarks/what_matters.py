@@ -121,8 +121,8 @@ def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str,
 
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.benchmark.tuning import train_with_factors
-    from jaxbyz.experiments.config import resolve, to_dict
     from jaxbyz.experiments.plan import make_plan
+    from jaxbyz.experiments.resolving import resolve, to_dict
     from jaxbyz.experiments.run_folder import describe_environment
 
     described = load_suite("v1").tasks[task]

@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxbyz import training
 from jaxbyz.experiments import run_folder
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.plan import make_plan
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.federation import keys, launcher
 from jaxbyz.federation.membership import NodeSettings
 from jaxbyz.federation.node import Node

@@ -22,7 +22,7 @@ def local(folder: Path, options: dict, meshes: list[str]) -> None:
     """Train on each mesh of up to eight host devices."""
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    from jaxbyz.experiments.config import resolve
+    from jaxbyz.experiments.resolving import resolve
     from jaxbyz.experiments.run import run
 
     for mesh in meshes:
@@ -38,7 +38,7 @@ def process(folder: Path, devices: int) -> None:
     from helpers import StopAt
 
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.config import resolve
+    from jaxbyz.experiments.resolving import resolve
     from jaxbyz.experiments.run import Interrupted, resume, run
 
     config, last = resolve(**CONFIG), jax.process_index() == jax.process_count() - 1

@@ -16,9 +16,10 @@ from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.listing import KINDS, described
 from jaxbyz.cli.options import config_from, parse_widths
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import FIELDS, OTHER_NAMES, resolve
+from jaxbyz.experiments.config import FIELDS
 from jaxbyz.experiments.evaluation import _player, evaluate
 from jaxbyz.experiments.plan import cached_algorithm, make_plan
+from jaxbyz.experiments.resolving import OTHER_NAMES, resolve
 from jaxbyz.experiments.run import run as run_config
 from jaxbyz.files import json_text
 from jaxbyz.registry import Registry

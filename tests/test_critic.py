@@ -15,7 +15,7 @@ from jaxbyz import make_environment, mlp_policy
 from jaxbyz.algorithms.metrics import decentralised_bytes
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
-from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.sampling import critic as critics
 from jaxbyz.sampling.estimators import Estimator

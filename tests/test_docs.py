@@ -15,7 +15,7 @@ import jaxbyz as jb
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import COMMANDS, build_parser
 from jaxbyz.environments import make_environment
-from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.rules import aggregators
 
 ROOT = Path(__file__).parents[1]

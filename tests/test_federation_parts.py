@@ -239,7 +239,7 @@ def test_liars_cannot_choose_the_state_of_a_node_that_joins(rule):
 
 @pytest.fixture(scope="module")
 def config():
-    return jb.experiments.config.resolve(agents=3, trajectories=2, N=1, B=1, hidden=(2,))
+    return jb.experiments.resolving.resolve(agents=3, trajectories=2, N=1, B=1, hidden=(2,))
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_bad_keys_are_refused_in_one_line(folder, spoil, words):
 )
 def test_what_needs_a_server_or_an_overview_is_refused(options, words):
     with pytest.raises(UsageError) as error:
-        check_supported(jb.experiments.config.resolve(**options))
+        check_supported(jb.experiments.resolving.resolve(**options))
     assert words in one_line(error)
 
 

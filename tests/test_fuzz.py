@@ -15,8 +15,9 @@ from jaxbyz.algorithms import algorithms
 from jaxbyz.attacks import attacks
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
-from jaxbyz.experiments.config import FIELDS, resolve, traits_of
+from jaxbyz.experiments.config import FIELDS, traits_of
 from jaxbyz.experiments.presets import PRESETS
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import run as run_config
 from jaxbyz.protocol.agreements import agreements
 from jaxbyz.protocol.schedules import schedules

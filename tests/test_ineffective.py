@@ -8,8 +8,9 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.experiments.building import build
-from jaxbyz.experiments.config import FIELDS, POLICY_OPTIONS, resolve
+from jaxbyz.experiments.config import FIELDS, POLICY_OPTIONS
 from jaxbyz.experiments.ineffective import without_effect
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.registry import Registry
 
 TINY = dict(agents=3, hidden=(2,), N=3, B=2, horizon=4, trajectories=6)

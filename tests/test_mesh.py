@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 import jaxbyz as jb
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
-from jaxbyz.experiments.config import resolve
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.protocol.placement import Places
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh, parse_shape

@@ -159,7 +159,7 @@ def test_a_registered_policy_is_trained_resumed_loaded_and_evaluated(tmp_path, r
 
 
 def test_folders_from_before_there_was_a_choice_hold_perceptrons():
-    from jaxbyz.experiments.config import from_dict, to_dict
+    from jaxbyz.experiments.resolving import from_dict, to_dict
 
     values = to_dict(jb.resolve(env=BREAKOUT))
     del values["policy"]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.task_presets import GENERAL_PRESETS, TASK_PRESETS
 
 # preset -> trajectories per agent, and how much the return of the last fifth exceeds that of the first batch

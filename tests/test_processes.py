@@ -17,8 +17,8 @@ from jaxbyz.accelerate.peers import LEFT, Peers
 from jaxbyz.accelerate.setup import REPEATABLE, cache_problem, set_flags
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.history import History
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.reproduction.subprocesses import run_in_processes
 
 TRAP = "print('imported from the current folder'); raise SystemExit(99)"

@@ -11,7 +11,7 @@ import pytest
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
-from jaxbyz.experiments.config import resolve, to_dict
+from jaxbyz.experiments.resolving import resolve, to_dict
 from jaxbyz.reproduction.claims import check_claims, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.comparison import curve_table, write_comparison
 from jaxbyz.reproduction.drawing import draw_figure

@@ -11,8 +11,8 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.algorithms import Metrics, byz_vr_marina_pg, fedpg_br, svrpg
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.history import environment_steps
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.rules import Receiver, fltrust
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
 from jaxbyz.sampling import tabular_mdp as tabular

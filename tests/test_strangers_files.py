@@ -19,10 +19,10 @@ import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import checkpoints
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.memory import check_memory
 from jaxbyz.experiments.reporters import Progress, TensorBoard
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import run as run_config
 from jaxbyz.files import write_output, write_text
 

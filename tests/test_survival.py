@@ -30,9 +30,9 @@ from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import checkpoints
 from jaxbyz.experiments import run as run_module
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.folder_lock import BusyError, lock_folder
 from jaxbyz.experiments.plan import make_plan
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.experiments.run_folder import write_start
 from jaxbyz.files import read_arrays, write_arrays

@@ -12,9 +12,9 @@ import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import checkpoints
-from jaxbyz.experiments.config import resolve
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.plan import make_plan
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import Interrupted, ensure, run
 from jaxbyz.experiments.sweep import load_sweep, member_name, run_sweep
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.config import Config, resolve, traits_of
+from jaxbyz.experiments.config import Config, traits_of
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import read_toml
 
 ALONE, MEAN = "alone", "mean"  # the references with scores 0 and 1

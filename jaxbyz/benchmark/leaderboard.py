@@ -24,7 +24,7 @@ from jaxbyz.benchmark.scores import (
     score_entries,
 )
 from jaxbyz.benchmark.suite import Suite, load_suite
-from jaxbyz.experiments.config import from_dict
+from jaxbyz.experiments.resolving import from_dict
 from jaxbyz.report.statistics import Estimate
 
 Certificates = Mapping[tuple[str, str], dict[str, Any]]

@@ -16,7 +16,8 @@ import numpy as np
 from jaxbyz.benchmark.entries import Cell
 from jaxbyz.benchmark.suite import Suite, content_hash
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config, to_dict
+from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.experiments.run import Experiment
 from jaxbyz.experiments.run_folder import describe_environment, make_folder
 from jaxbyz.files import json_text, read_json, write_text

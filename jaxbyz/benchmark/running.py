@@ -25,9 +25,10 @@ from jaxbyz.benchmark.suite import Suite
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.errors import UsageError, first_line
-from jaxbyz.experiments.config import Config, agrees, rule_spec, to_dict
+from jaxbyz.experiments.config import Config, agrees, rule_spec
 from jaxbyz.experiments.folder_lock import BusyError, lock_folder
 from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.experiments.run import Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from jaxbyz.certify import Budget
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.config import FIELDS, resolve
+from jaxbyz.experiments.config import FIELDS
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")

@@ -13,7 +13,7 @@ from jaxbyz.benchmark.results import Result, measurements, read_result, result_f
 from jaxbyz.benchmark.running import check_config
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import from_dict
+from jaxbyz.experiments.resolving import from_dict
 from jaxbyz.experiments.run import run
 from jaxbyz.experiments.run_folder import describe_environment
 

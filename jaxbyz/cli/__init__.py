@@ -104,7 +104,7 @@ def _unrecognised(words: Sequence[str], command: str | None) -> str:
     line = f"unrecognized arguments: {' '.join(words)}"
     if command not in ("train", "federation", "adversary") or not words[0].startswith("--"):
         return line
-    from jaxbyz.experiments.config import similar_option
+    from jaxbyz.experiments.resolving import similar_option
 
     near = similar_option(words[0][2:].partition("=")[0])
     return line if near is None else f"{line}; did you mean --{near.replace('_', '-')}?"

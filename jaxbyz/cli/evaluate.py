@@ -80,7 +80,7 @@ def changed_environment(config: Config, text: str) -> Config:
     """Return the configuration with these parameters of the environment, besides those of the run."""
     from dataclasses import replace
 
-    from jaxbyz.experiments.config import check
+    from jaxbyz.experiments.config_check import check
     from jaxbyz.registry import parse_assignments
 
     if not text:

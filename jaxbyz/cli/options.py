@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxbyz.experiments.agent_values import ASSIGNING
-from jaxbyz.experiments.config import FIELDS, TYPES, Config, resolve
+from jaxbyz.experiments.config import FIELDS, TYPES, Config
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.start_policy import with_task_of_start
 from jaxbyz.registry import parse_literal
 

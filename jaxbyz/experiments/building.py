@@ -15,7 +15,8 @@ from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
 from jaxbyz.environments import Environment, heterogeneous, make_environment
 from jaxbyz.experiments.agent_values import values_per_agent
-from jaxbyz.experiments.config import POLICY_OPTIONS, START_FROM, Config, delivery_of, page_of, rule_spec
+from jaxbyz.experiments.allowed_values import START_FROM
+from jaxbyz.experiments.config import POLICY_OPTIONS, Config, delivery_of, page_of, rule_spec
 from jaxbyz.experiments.start_policy import start_parameters
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement

@@ -27,7 +27,8 @@ import numpy as np
 
 from jaxbyz.algorithms import Algorithm
 from jaxbyz.errors import UsageError, first_line
-from jaxbyz.experiments.config import Config, to_dict
+from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.files import (
     open_regular,
     read_arrays,

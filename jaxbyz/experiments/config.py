@@ -1,39 +1,49 @@
-"""The options of an experiment: their meaning and their validation.
+"""The options of an experiment, and the parts of a run that they describe.
 
-Every option is described once, in the metadata of its `Config` field: help text and allowed values. `check` validates
-all options from these descriptions; the Python API, the command line, sweep files and run folders all go through it.
+Every option is described once, in the metadata of its `Config` field: help text, allowed values, and when it is read.
+The Python API, the command line, sweep files and run folders all use these descriptions.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from jaxbyz.algorithms import Traits, algorithms
-from jaxbyz.algorithms.base import always_large
 from jaxbyz.attacks import attacks
 from jaxbyz.components import check_limit, make_rule
-from jaxbyz.environments import Environment, environments, make_environment
-from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.environments import environments
+from jaxbyz.errors import UsageError
 from jaxbyz.experiments import needs as need
-from jaxbyz.experiments.agent_values import as_text, values_per_agent
-from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
-from jaxbyz.experiments.task_presets import general_preset
+from jaxbyz.experiments.allowed_values import (
+    ASSIGNMENTS,
+    COUNT,
+    ENTROPY,
+    FINITE,
+    FROM_0_TO_1,
+    MOMENTUM,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY_OF_LOSS,
+    ROUNDS,
+    SEED,
+    SPREADS,
+    START,
+    UNIT_INTERVAL,
+    VALUES_PER_AGENT,
+    WIDTHS,
+    Allowed,
+)
 from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.policies.distributions import DEVIATIONS
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
 from jaxbyz.protocol.compression import compressors
 from jaxbyz.protocol.delivery import ABSENT, Delivery
 from jaxbyz.protocol.schedules import schedules
-from jaxbyz.registry import Registry, convert, parse_assignments, parse_spec
+from jaxbyz.registry import Registry, parse_spec
 from jaxbyz.rules import aggregators, pre_aggregators
 from jaxbyz.sampling.critic import CriticSettings
 from jaxbyz.sampling.estimators import ADVANTAGES, BASELINES, ESTIMATORS, WEIGHTS, Estimator
@@ -44,74 +54,6 @@ OUTPUTS = ("last", "sampled", "best")
 POLICY_OPTIONS = (  # if the policy has them
     "hidden", "activation", "output_activation", "output_scale", "initialiser", "initial_std", "deviation",
 )  # fmt: skip
-START_FROM = "from:"  # begins the values of `start` that name a learnt policy
-MAX_ROUNDS = 10**6
-MAX_TEXT = 1000
-MAX_SEED = 2**32 - 1
-FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-
-class Allowed(NamedTuple):
-    """Which values an option may have.
-
-    Attributes:
-        test: whether a value is allowed.
-        wording: completes the sentence "must be …" of the error message.
-    """
-
-    test: Callable[[Any], bool]
-    wording: str
-
-
-def _is_rounds(text: str) -> bool:
-    """Return whether κ is `theorem` or a whole number in range; the length limit spares `int` thousands of digits."""
-    digits = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ROUNDS))
-    return text == "theorem" or (digits and 1 <= int(text) <= MAX_ROUNDS)
-
-
-def _are_spreads(text: str) -> bool:
-    """Return whether a text assigns finite numbers of at least 0."""
-    try:
-        return all(type(s) in (int, float) and 0 <= s < math.inf for s in parse_assignments(text).values())
-    except UsageError:
-        return False
-
-
-def _are_assignments(text: str) -> bool:
-    """Return whether a text assigns values to names."""
-    try:
-        return bool(parse_assignments(text)) or not text
-    except UsageError:
-        return False
-
-
-def _are_values_per_agent(text: str) -> bool:
-    """Return whether a text is empty or a JSON object of lists."""
-    try:
-        return isinstance(values_per_agent(text), dict)
-    except UsageError:
-        return False
-
-
-COUNT = Allowed(lambda n: n >= 1, "at least 1")
-NOT_NEGATIVE = Allowed(lambda n: n >= 0, "at least 0")
-SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEED}")
-PROBABILITY_OF_LOSS = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
-MOMENTUM = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
-UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
-ENTROPY = Allowed(lambda x: 0 <= x <= FLOAT32_MAX, "a float32 number of at least 0")
-FROM_0_TO_1 = Allowed(lambda x: 0 <= x <= 1, "in [0, 1]")
-POSITIVE = Allowed(lambda x: 0 < x <= FLOAT32_MAX, "a positive float32 number")
-FINITE = Allowed(lambda x: abs(x) <= FLOAT32_MAX, "a finite float32 number")
-WIDTHS = Allowed(lambda widths: len(widths) > 0 and min(widths) >= 1, "one or more layer sizes of at least 1")
-ASSIGNMENTS = Allowed(_are_assignments, "name=value,name=value")
-SPREADS = Allowed(_are_spreads, "name=spread,name=spread with spreads of at least 0")
-VALUES_PER_AGENT = Allowed(_are_values_per_agent, "a JSON file or text with one list of numbers per parameter")
-START = Allowed(
-    lambda text: text in ("own", "shared") or (text.startswith(START_FROM) and text != START_FROM),
-    f"own, shared, or {START_FROM}PATH with a run folder or an exported .npz file",
-)
-ROUNDS = Allowed(_is_rounds, f"a number of rounds from 1 to {MAX_ROUNDS}, or 'theorem'")
 
 
 def option(
@@ -317,7 +259,7 @@ class Config:
     unsafe: bool = option(
         False,
         "allow more Byzantine agents than the rules tolerate",
-        needs=[need.Need(lambda c: not _is_safe(c), "no limit is exceeded")],
+        needs=[need.Need(lambda c: not is_safe(c), "no limit is exceeded")],
     )
 
     @property
@@ -332,87 +274,6 @@ class Config:
 
 FIELDS = {f.name: f for f in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
-
-
-# What other libraries and papers call our options.
-OTHER_NAMES = {
-    "lr": "eta", "learning_rate": "eta", "step_size": "eta", "alpha": "eta", "discount": "gamma", "K": "agents",
-    "clients": "agents", "workers": "agents", "f": "byzantine", "attackers": "byzantine", "rule": "aggregator",
-    "aggregation": "aggregator", "defence": "aggregator", "defense": "aggregator", "adversary": "attack",
-    "batch_size": "N", "batch": "N", "minibatch": "B", "episodes": "trajectories", "iterations": "trajectories",
-    "steps": "trajectories", "timesteps": "trajectories", "environment": "env",
-    "task": "env", "network": "policy", "model": "policy", "layers": "hidden", "rounds": "kappa",
-    "optim": "optimizer", "max_steps": "horizon", "algo": "algorithm", "random_seed": "seed", "num_seeds": "seeds",
-}  # fmt: skip
-
-
-def similar_option(name: str) -> str | None:
-    """Return the option that a user may have meant, or None."""
-    name = name.replace("-", "_")
-    near = difflib.get_close_matches(name, FIELDS, n=1)
-    return OTHER_NAMES.get(name) or (near[0] if near else None)
-
-
-def resolve(preset: str | None = None, **options: Any) -> Config:
-    """Return the checked configuration of the given options, with other values from the preset.
-
-    Args:
-        preset: the preset to start from; by default the one of the environment (`cartpole` for CartPole-v1), or a
-            general one for its kind of actions and observations.
-        **options: fields of `Config`. The aggregator `"bucketing+rfa"` is short for the aggregator `"rfa"` with the
-            pre-aggregator `"bucketing"`. If neither the options nor the preset name an aggregator, it is the mean if
-            nobody is Byzantine. If they name no horizon, it is the environment's own time limit.
-
-    Raises:
-        UsageError: if an option is unknown or a value is not allowed.
-    """
-    for name in options:
-        if name not in FIELDS:
-            near = similar_option(name)
-            raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near!r}?" if near else ""))
-    options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
-    preset = convert("preset", str | None, preset) or default_preset(options)
-    check_choice("preset", preset, PRESETS)
-    before, plus, last = options.get("aggregator", "").rpartition("+")
-    if plus and "pre_aggregator" in options:
-        raise UsageError(
-            f"aggregator={options['aggregator']!r} with pre_aggregator={options['pre_aggregator']!r}: name the "
-            "pre-aggregators in one of them"
-        )
-    if plus:
-        options |= {"aggregator": last, "pre_aggregator": before}
-    values = {**PRESETS[preset][1], **options}
-    if "aggregator" not in values:
-        robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
-        values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
-    if "horizon" not in values and (environment := _environment(values)) is not None:
-        values["horizon"] = int(environment.limit or Config.horizon)
-    return check(Config(**values))
-
-
-def default_preset(options: dict[str, Any]) -> str:
-    """Return the preset of an environment: its own, or a general one that suits its actions and observations."""
-    own = DEFAULT_PRESET.get(options.get("env", Config.env))
-    if own is not None:
-        return own
-    environment = _environment(options)
-    return "default" if environment is None else general_preset(environment)
-
-
-def _environment(options: dict[str, Any]) -> Environment | None:
-    """Return the environment of some options; None if it cannot be made, which `check` and `build` explain."""
-    try:
-        return _environment_once(
-            options.get("env", Config.env), options.get("env_param", Config.env_param), Registry.revision
-        )
-    except UsageError:
-        return None
-
-
-@lru_cache(maxsize=16)
-def _environment_once(name: str, params: str, revision: int) -> Environment:
-    """Make an environment; `revision` makes the cache notice environments that are registered again."""
-    return make_environment(name, **parse_assignments(params))
 
 
 def traits_of(config: Config) -> Traits:
@@ -430,94 +291,6 @@ def effective(config: Config) -> Config:
     if traits.naive or traits.central:
         config = dataclasses.replace(config, agreement="none")
     return config
-
-
-def check(config: Config, *, names: bool = True) -> Config:
-    """Validate a configuration and return the `effective` one.
-
-    Args:
-        config: what to validate.
-        names: if False, accept rules and attacks that are not registered in this process.
-
-    Raises:
-        UsageError: one line that names the option, its value and what is allowed.
-    """
-    for name in FIELDS:
-        _check_option(name, getattr(config, name))
-    if names:
-        _check_names(config)
-    if config.seed + config.seeds - 1 > MAX_SEED:
-        raise UsageError(f"seed={config.seed} with seeds={config.seeds}: the last seed must be at most {MAX_SEED}")
-    if config.byzantine >= config.agents:
-        raise UsageError(f"byzantine={config.byzantine} of agents={config.agents}: at least one agent must be honest")
-    page = page_of(config)
-    # An algorithm with snapshots compares small batches with the last snapshot, whatever the option anchor says.
-    (page._replace(anchor="snapshot") if traits_of(config).snapshot else page).check()
-    page.check_switch(always_large(config.p, config.period))
-    config = effective(config)
-    if names:
-        _check_limits(config)
-    return config
-
-
-def _check_option(name: str, value: Any) -> None:
-    """Refuse a value that the description of the option does not allow."""
-    rule, optional = FIELDS[name].metadata, FIELDS[name].default is None
-    if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT):
-        raise UsageError(f"{name}={value[:60]!a}: must be printable text of at most {MAX_TEXT} characters")
-    if rule["choices"]:
-        check_choice(name, value, rule["choices"])
-    if rule["allowed"] is None or (optional and value is None) or rule["allowed"].test(value):
-        return
-    shown = repr(value[:60]) if isinstance(value, str) else str(value).replace(" ", "").strip("(,)")
-    raise UsageError(f"{name}={shown}: must be {rule['allowed'].wording}{', or None' if optional else ''}")
-
-
-def _check_names(config: Config) -> None:
-    """Refuse names that are not registered, also of components that the algorithm does not use."""
-    for name, described in FIELDS.items():
-        registry, value = described.metadata["registry"], getattr(config, name)
-        if registry is None or value is None or (registry is pre_aggregators and value == "none"):
-            continue
-        for part in value.split("+"):
-            registry[parse_spec(part)[0]]
-
-
-def registered(config: Config) -> bool:
-    """Return whether every component that the configuration names is registered in this process."""
-    try:
-        _check_names(config)
-    except UsageError:
-        return False
-    return True
-
-
-def _check_limits(config: Config) -> None:
-    """Refuse more Byzantine agents than the algorithm, its rule and its agreement tolerate."""
-    if traits_of(config).naive:  # tolerates nobody, and is run with Byzantine agents to show that
-        return
-    entries = {
-        "algorithm": algorithms[config.algorithm],
-        "aggregator": aggregators[parse_spec(config.aggregator)[0]],
-        "agreement": agreements[parse_spec(config.agreement)[0]],
-    }
-    delivery = delivery_of(config)
-    counts = dict.fromkeys(entries, delivery.voters(config.agents)) | {"agreement": delivery.present(config.agents)}
-    for kind, entry in entries.items():
-        # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
-        most = max(config.byzantine, config.defended)
-        check_limit(kind, entry.name, entry.limit, counts[kind], most, config.unsafe)
-
-
-def _is_safe(config: Config) -> bool:
-    """Return whether the configuration would be accepted without `unsafe`."""
-    try:
-        _check_limits(dataclasses.replace(config, unsafe=False))
-        f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
-        make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)
-    except UsageError:
-        return False
-    return True
 
 
 def rule_spec(config: Config) -> str:
@@ -569,13 +342,29 @@ def page_of(config: Config) -> Page:
     )
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """Return the options as JSON values."""
-    return {**dataclasses.asdict(config), "hidden": list(config.hidden), "critic_hidden": list(config.critic_hidden)}
+def check_limits(config: Config) -> None:
+    """Refuse more Byzantine agents than the algorithm, its rule and its agreement tolerate."""
+    if traits_of(config).naive:  # tolerates nobody, and is run with Byzantine agents to show that
+        return
+    entries = {
+        "algorithm": algorithms[config.algorithm],
+        "aggregator": aggregators[parse_spec(config.aggregator)[0]],
+        "agreement": agreements[parse_spec(config.agreement)[0]],
+    }
+    delivery = delivery_of(config)
+    counts = dict.fromkeys(entries, delivery.voters(config.agents)) | {"agreement": delivery.present(config.agents)}
+    for kind, entry in entries.items():
+        # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
+        most = max(config.byzantine, config.defended)
+        check_limit(kind, entry.name, entry.limit, counts[kind], most, config.unsafe)
 
 
-def from_dict(values: dict[str, Any], *, names: bool = True) -> Config:
-    """Return the checked configuration of JSON values; inverse of `to_dict`. `names` is passed to `check`."""
-    values = {"policy": "mlp", **values}  # what every run used before there was a choice
-    known = {name: convert(name, TYPES[name], values[name]) for name in FIELDS if name in values}
-    return check(Config(**known), names=names)
+def is_safe(config: Config) -> bool:
+    """Return whether the configuration would be accepted without `unsafe`."""
+    try:
+        check_limits(dataclasses.replace(config, unsafe=False))
+        f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
+        make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)
+    except UsageError:
+        return False
+    return True

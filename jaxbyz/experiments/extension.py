@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import checkpoints, final_state, run_folder
-from jaxbyz.experiments.config import Config, check
+from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.config_check import check
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Experiment, resume

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config, to_dict
+from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.reporters import Progress
+from jaxbyz.experiments.resolving import to_dict
 
 EVALUATION = "evaluation/returns"
 

@@ -18,7 +18,7 @@ from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import checkpoints, final_state, run_folder, run_record
 from jaxbyz.experiments.checkpoints import Checkpoint
-from jaxbyz.experiments.config import Config, resolve
+from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.folder_lock import lock_folder
 from jaxbyz.experiments.history import History
 from jaxbyz.experiments.ineffective import without_effect
@@ -27,6 +27,7 @@ from jaxbyz.experiments.plan import Plan, describe_algorithm, make_plan
 from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.experiments.progress import make_progress, someone_watches
 from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.settings import RunSettings, make_settings
 from jaxbyz.experiments.signals import StopRequest, catch_stop_request
 from jaxbyz.experiments.start_policy import with_digest, with_task_of_start

@@ -21,9 +21,10 @@ import numpy as np
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import run_record
-from jaxbyz.experiments.config import OUTPUTS, Config, from_dict, to_dict
+from jaxbyz.experiments.config import OUTPUTS, Config
 from jaxbyz.experiments.partial_results import PROGRESS, read_partial
 from jaxbyz.experiments.policy_methods import PolicyMethods
+from jaxbyz.experiments.resolving import from_dict, to_dict
 from jaxbyz.files import read_arrays, read_json, reason, write_arrays, write_json
 
 RUN_FORMAT = 1

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import POLICY_OPTIONS, START_FROM, Config
+from jaxbyz.experiments.allowed_values import START_FROM
+from jaxbyz.experiments.config import POLICY_OPTIONS, Config
 from jaxbyz.experiments.run_folder import load_config, load_run
 from jaxbyz.files import read_arrays
 

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError, first_line
-from jaxbyz.experiments.config import FIELDS, resolve
+from jaxbyz.experiments.config import FIELDS
 from jaxbyz.experiments.folder_lock import BusyError
 from jaxbyz.experiments.ineffective import without_effect
 from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import Experiment, Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
 from jaxbyz.experiments.settings import make_settings

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config, from_dict, to_dict
+from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.resolving import from_dict, to_dict
 from jaxbyz.files import read_json, write_json
 
 FEDERATION_FORMAT = 1

@@ -17,7 +17,9 @@ import numpy as np
 
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import agrees, registered, to_dict
+from jaxbyz.experiments.config import agrees
+from jaxbyz.experiments.config_check import registered
+from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.experiments.run_folder import RunData
 from jaxbyz.files import write_output
 from jaxbyz.report import plots

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config, resolve, to_dict
+from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.reporters import Reporter
+from jaxbyz.experiments.resolving import resolve, to_dict
 from jaxbyz.experiments.run import Experiment, run
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import read_json, write_json
