@@ -6,6 +6,7 @@ import tempfile
 # Without this, most of the test time would be spent on optimising programs that run once.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
+import helpers
 import jax
 import pytest
 
@@ -24,6 +25,20 @@ _cache = os.environ.get("JAXBYZ_TEST_CACHE") or (
 jax.config.update("jax_compilation_cache_dir", _cache)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_runtest_setup(item):
+    """Let processes end before `--timeout` ends the test, which says nothing about them."""
+    limit = item.config.getoption("timeout", None)
+    if limit:
+        helpers.longest_seconds = 0.8 * limit
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    """Processes that a test started end with it, also if it fails."""
+    yield
+    helpers.end_processes()
 
 
 @pytest.fixture

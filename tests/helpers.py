@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+longest_seconds = 600.0  # for a process of a test; set before each test from the limit of the test
+started: list[tuple[subprocess.Popen, threading.Timer]] = []  # by the current test
 # From linux/capability.h. Without these two capabilities, the permissions of a file count for root as for everyone.
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAPABILITY_VERSION_3 = 1, 2, 0x20080522
 
@@ -63,25 +66,53 @@ def flags(options: dict) -> list[str]:
 
 
 def spawn(*arguments: str, **environment: str) -> subprocess.Popen:
-    """Start Python with the compilation cache of these tests; standard error goes to standard output."""
+    """Start Python with the compilation cache of these tests; standard error goes to standard output.
+
+    Nobody waits for it for ever: it is killed with the processes that it started shortly before pytest would end the
+    test, so that every read from it ends, and after the test (`tests/conftest.py`).
+    """
     settings = {
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": jax.config.values["jax_compilation_cache_dir"],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, *arguments],
         env={**os.environ, **settings, **environment},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
+    watchdog = threading.Timer(longest_seconds, kill, [process])
+    watchdog.daemon = True
+    watchdog.start()
+    started.append((process, watchdog))
+    return process
+
+
+def kill(process: subprocess.Popen) -> None:
+    """Kill a process that `spawn` started, and those that it started, unless it has ended."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_processes() -> None:
+    """Kill what is left of the processes that `spawn` started."""
+    while started:
+        process, watchdog = started.pop()
+        watchdog.cancel()
+        kill(process)
+        process.wait()
+        process.stdout.close()
 
 
 def finish(process: subprocess.Popen, code: int = 0) -> str:
     """Wait for a process, check its exit code, and return its output."""
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate()
     assert process.returncode == code, output
     return output
 

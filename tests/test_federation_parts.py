@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -154,7 +155,7 @@ def test_a_missing_message_is_a_row_of_nan_after_one_deadline():
     np.testing.assert_array_equal(got.rows[0], VECTORS)
     np.testing.assert_array_equal(got.rows[3], 3.0)
     assert np.isnan(got.rows[4]).all()
-    assert 0.05 <= got.waited < 2
+    assert 0.05 <= got.waited < 20
     for sender in (1, 2, 3):
         inbox.put(sender, vector_frame(sender, 0, 1))
     collect(inbox, 0, 1)
@@ -361,7 +362,7 @@ class Ear:
             self.federation, identity, FORM.largest, queue, lambda *frame: self.heard.append(frame)
         )
 
-    def wait(self, count, seconds=10.0):
+    def wait(self, count, seconds=60.0):
         until = time.monotonic() + seconds
         while len(self.heard) < count and time.monotonic() < until:
             time.sleep(0.01)
@@ -377,16 +378,20 @@ def test_nodes_hear_each_other_and_know_who_speaks(folder):
         assert b.wait(1) == [(0, b"from zero")]
 
 
+@contextlib.contextmanager
 def outsider(address, server_key, keypair=None):
     """A PUSH socket of someone who is not in the list; `keypair` None means without encryption."""
     context = zmq.Context()
     push = context.socket(zmq.PUSH)
-    push.linger = 0
+    push.linger = push.sndtimeo = 0  # libzmq gives up a refused connection, and then nothing can be sent
     if keypair is not None:
         push.curve_publickey, push.curve_secretkey = keypair
         push.curve_serverkey = server_key.encode()
     push.connect(f"tcp://{address}")
-    return context, push
+    try:
+        yield push
+    finally:
+        context.destroy(linger=0)
 
 
 def test_outsiders_are_not_heard(folder):
@@ -395,37 +400,40 @@ def test_outsiders_are_not_heard(folder):
     member = a.federation.members[0]
     host, port = member.address.split(":")
     good = encode_vector(FORM, VECTOR, 1, 0, 0, VECTORS)
-    with a.transport:
-        strangers = [
-            outsider(member.address, member.public_key),
-            outsider(member.address, member.public_key, zmq.curve_keypair()),
-            # Another node's public key, without its private key.
-            outsider(
-                member.address, member.public_key, (a.federation.members[1].public_key.encode(), zmq.curve_keypair()[1])
-            ),
+    other = a.federation.members[1].public_key.encode()
+    with a.transport, contextlib.ExitStack() as stack:
+        pairs = [
+            None,
+            zmq.curve_keypair(),
+            (other, zmq.curve_keypair()[1]),  # another node's public key, without its private key
         ]
-        open_connections = [socket.create_connection((host, int(port))) for _ in range(100)]
+        strangers = [stack.enter_context(outsider(member.address, member.public_key, pair)) for pair in pairs]
+        open_connections = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(100)
+        ]
         for connection in open_connections[::2]:
             connection.sendall(os.urandom(200))
-        for _, push in strangers:
-            for _ in range(20):
-                push.send(good)
-        time.sleep(1.0)
+        for push in strangers:
+            with contextlib.suppress(zmq.Again):
+                for _ in range(20):
+                    push.send(good)
+        wait_until(lambda: a.transport.traffic.outsiders >= 1)
+        time.sleep(1.0)  # for what should not arrive
         assert a.heard == [] and a.transport.traffic.connections == 0
-        assert a.transport.traffic.outsiders >= 1
         with b.transport:
             b.transport.send(0, good)
             assert a.wait(1) == [(1, good)]
-            # Messages above the limit close the connection; the next message arrives over a new one.
+            # Messages above the limit close the connection; the next messages arrive over a new one.
             b.transport.send(0, bytes(5000))
-            time.sleep(0.3)
-            b.transport.send(0, good)
-            assert a.wait(2) == [(1, good)] * 2
-        for context, push in strangers:
-            push.close()
-            context.term()
-        for connection in open_connections:
-            connection.close()
+            wait_until(lambda: b.transport.send(0, good) or a.wait(2, 0.3)[1:])
+            assert set(a.heard) == {(1, good)} and a.transport.traffic.connections == 2
+
+
+def wait_until(condition, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_flood_of_connections_with_a_listed_key_is_limited(folder):
@@ -447,10 +455,7 @@ def test_frames_of_several_parts_are_not_accepted(folder):
     identity = keys.read_identity(folder / "node-01", a.federation)
     member = a.federation.members[0]
     pair = (identity.public_key.encode(), identity.secret_key.encode())
-    with a.transport:
-        context, push = outsider(member.address, member.public_key, pair)
+    with a.transport, outsider(member.address, member.public_key, pair) as push:
         push.send_multipart([encode(FORM, ASK, 1, 0, 0), b"more"])
         assert a.wait(1) == [(1, b"")]
-        push.close()
-        context.term()
     assert decode(FORM, b"", 1) == "short" and HELLO in frames.KINDS
