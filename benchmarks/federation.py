@@ -1,11 +1,12 @@
 """Measure a federation of processes on the loopback interface: learning under faults, survival, outsiders, cost.
 
     python benchmarks/federation.py learn      # 13 nodes: one lies, one breaks the protocol, one is killed five times
-    python benchmarks/federation.py survive    # nodes killed, frozen, slow, without a disk; outsiders; chaos
+    python benchmarks/federation.py survive    # nodes killed, frozen, slow, without a disk; chaos for ten minutes
+    python benchmarks/federation.py cut        # nodes whose network is cut
     python benchmarks/federation.py cost       # time and bytes per iteration against the simulation
 
 Each command writes `benchmarks/results/federation-NAME.json`; `learn` also writes the log of events and a picture. Run
-it with `JAX_PLATFORMS=cpu` on an otherwise idle machine. Only processes that it started are ended, by their numbers.
+it with `JAX_PLATFORMS=cpu` on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import json
 import os
 import random
 import shutil
-import signal
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from federation_trial import Trial, resources
 
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.experiments.resolving import resolve
@@ -32,76 +33,6 @@ from jaxbyz.federation.results import load_federation
 RESULTS = Path(__file__).parent / "results"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SOLVED = 450.0
-
-
-class Trial:
-    """A federation whose processes this program starts, stops and watches."""
-
-    def __init__(self, folder: Path, config, attacks=None, options=()):
-        self.folder, self.config = folder, config
-        launcher.create(folder, config)
-        federation = launcher.read_federation(folder)
-        self.options = launcher.node_options(federation, attacks or {}, 20)
-        for index in self.options:
-            self.options[index] += list(options)
-        self.attacks, self.processes, self.events = attacks or {}, {}, []
-        self.begun = time.monotonic()
-
-    def note(self, line: str) -> None:
-        self.events.append(f"{time.monotonic() - self.begun:7.1f} s  {line}")
-        print(self.events[-1], flush=True)
-
-    def start(self, index: int) -> None:
-        self.processes[index] = launcher.start_node(self.folder, index, self.options[index])
-
-    def start_all(self, seconds: float = 600) -> None:
-        """Start node 0, which compiles, then the others; wait until all honest nodes take part."""
-        self.start(0)
-        launcher._wait_until_ready(self.folder, 0, self.processes[0], lambda: 0)
-        for index in self.options:
-            if index != 0:
-                self.start(index)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not all(self.phase(i) in ("running", "finished") for i in self.honest()):
-            time.sleep(0.2)
-        self.note(f"all {len(self.honest())} honest nodes take part")
-
-    def honest(self) -> list[int]:
-        return [i for i in self.options if i not in self.attacks]
-
-    def status(self, index: int) -> dict:
-        path = self.folder / node_name(index) / STATUS_FILE
-        try:
-            return json.loads(path.read_text())
-        except (OSError, ValueError):
-            return {}
-
-    def phase(self, index: int) -> str:
-        return self.status(index).get("phase", "")
-
-    def iteration(self, index: int) -> int:
-        return self.status(index).get("iteration", -1)
-
-    def kill(self, index: int) -> None:
-        self.processes[index].kill()
-        self.processes[index].wait()
-
-    def wait_for(self, condition, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if condition():
-                return True
-            time.sleep(0.1)
-        return False
-
-    def finished(self, indices) -> bool:
-        return all(self.processes[i].poll() is not None for i in indices)
-
-    def end(self) -> None:
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-        launcher.end_processes(list(self.processes.values()))
 
 
 def machine() -> dict:
@@ -205,92 +136,127 @@ def _picture(run, folder: Path, victim: int) -> None:
     figure.savefig(IMAGES / "federation.png", dpi=110)
 
 
+class Watch:
+    """What the other nodes do while something is wrong with one of them.
+
+    Args:
+        trial: the federation.
+        observed: the nodes that nothing is wrong with; node 0 is one of them.
+    """
+
+    def __init__(self, trial: Trial, observed: list[int]):
+        self.trial, self.observed, self.faults, self.usage = trial, observed, {}, []
+
+    def during(self, name: str, seconds: float) -> None:
+        """Watch for a while, and note how far the others came and how long they waited beyond their deadlines."""
+        before = [self.trial.iteration(i) for i in self.observed]
+        time.sleep(seconds)
+        statuses = [self.trial.status(i) for i in self.observed]
+        pid = self.trial.processes[0].pid
+        self.usage.append([round(time.monotonic() - self.trial.begun, 1), *resources(pid), statuses[0]["iteration"]])
+        gained = [status["iteration"] - start for status, start in zip(statuses, before, strict=True)]
+        self.faults[name] = {
+            "seconds": seconds, "iterations_of_others": min(gained),
+            "longest_wait_for_the_last_f": round(max(status["longest_wait"] for status in statuses), 3),
+            "longest_overrun_of_a_deadline": round(max(status["longest_overrun"] for status in statuses), 3),
+            "deadlines": statuses[0]["deadlines"], "suspected": statuses[0]["suspected"],
+        }  # fmt: skip
+        self.trial.note(f"{name}: the others did {min(gained)} iterations in {seconds} s")
+
+    def back(self, name: str, node: int) -> None:
+        """Wait until a node takes part again."""
+        begun = time.monotonic()
+        self.faults[name][f"node_{node}_came_back"] = self.trial.back(node)
+        self.faults[name][f"after_seconds_{node}"] = round(time.monotonic() - begun, 1)
+        self.trial.note(f"{name}: node {node} is back at iteration {self.trial.iteration(node)}")
+
+
 def survive(folder: Path, arguments: argparse.Namespace) -> None:
     """9 nodes for f = 2: node 8 plays chaos; node 3 is killed, frozen, slowed and loses its disk in turn."""
     config = resolve("cartpole-best", agents=9, byzantine=2, trajectories=10**6, horizon=50)
     trial = Trial(folder, config, {8: "chaos"})
-    victim, observed = 3, [0, 1, 2, 4]
-    usage, faults = [], {}
-
-    def measure() -> None:
-        usage.append([round(time.monotonic() - trial.begun, 1), *resources(trial.processes[0].pid), trial.iteration(0)])
-
-    def during(name: str, seconds: float) -> None:
-        before, begun = [trial.iteration(i) for i in observed], time.monotonic()
-        longest, last, seen = 0.0, time.monotonic(), trial.iteration(0)
-        while time.monotonic() - begun < seconds:
-            time.sleep(0.05)
-            if trial.iteration(0) != seen:
-                longest, last, seen = max(longest, time.monotonic() - last), time.monotonic(), trial.iteration(0)
-        measure()
-        gained = [trial.iteration(i) - start for i, start in zip(observed, before, strict=True)]
-        faults[name] = {
-            "seconds": seconds, "iterations_of_others": min(gained),
-            "longest_time_between_two_statuses": round(longest, 2),
-            "deadlines": trial.status(0).get("deadlines"), "suspected": trial.status(0).get("suspected"),
-        }  # fmt: skip
-        trial.note(
-            f"{name}: the others did {min(gained)} iterations in {seconds} s, status at most {longest:.1f} s apart"
-        )
-
-    def back(name: str) -> None:
-        trial.wait_for(
-            lambda: trial.phase(victim) == "running" and trial.status(victim).get("time", 0) > time.time() - 3, 200
-        )
-        ahead = trial.iteration(0)
-        caught_up = trial.wait_for(lambda: trial.iteration(victim) >= ahead, 60)
-        faults[name]["came_back"] = caught_up
-        trial.note(f"{name}: node {victim} is back at iteration {trial.iteration(victim)}: {caught_up}")
-
+    victim, watch = 3, Watch(trial, [0, 1, 2, 4])
     try:
         trial.start_all()
-        during("no fault", 20)
+        watch.during("no fault", 20)
         trial.kill(victim)
-        during("killed", 10)
+        watch.during("killed", 10)
         trial.start(victim)
-        back("killed")
-        trial.processes[victim].send_signal(signal.SIGSTOP)
-        during("frozen", 10)
-        trial.processes[victim].send_signal(signal.SIGCONT)
-        back("frozen")
+        watch.back("killed", victim)
+        trial.freeze(victim)
+        watch.during("frozen", 10)
+        trial.thaw(victim)
+        watch.back("frozen", victim)
         trial.kill(victim)
-        shutil.rmtree(folder / node_name(victim) / "checkpoints", ignore_errors=True)
+        trial.lose_disk(victim)
         trial.start(victim)
-        during("empty disk", 10)
-        back("empty disk")
+        watch.during("empty disk", 10)
+        watch.back("empty disk", victim)
         trial.kill(victim)
-        trial.options[victim] = ["--slow", "0.5"]
+        trial.options[victim] += ["--slow", "0.5"]
         trial.start(victim)
-        during("slow", 20)
+        watch.during("slow", 20)
         trial.wait_for(lambda: trial.phase(victim) == "running", 200)
-        during("slow and running", 20)
+        watch.during("slow and running", 20)
         while time.monotonic() - trial.begun < arguments.seconds:
-            during("chaos only", 30)
+            watch.during("chaos only", 30)
     finally:
         statuses = {i: trial.status(i) for i in trial.options}
-        alive = [i for i in trial.honest() if trial.processes[i].poll() is None]
+        alive = trial.alive()
         trial.end()
     honest = [i for i in trial.honest() if i != victim]
     wrong = {r: sum(statuses[i].get("refused", {}).get(r, 0) for i in honest) for r in WRONG}
     write("survive", {
         "nodes": 9, "faults": 2, "seconds": round(time.monotonic() - trial.begun),
         "iterations": statuses[0].get("iteration"),
-        "honest_processes_alive": len(alive), "of": len(trial.honest()), "by_fault": faults, "refused_frames": wrong,
-        "refused_connections": {i: statuses[i].get("outsiders") for i in honest}, "chaos": statuses[8].get("played"),
-        "columns": ["seconds", "resident_MB", "threads", "handles", "iteration"], "node_0": usage,
+        "honest_processes_alive": len(alive), "of": len(trial.honest()), "by_fault": watch.faults,
+        "refused_frames": wrong, "refused_connections": {i: statuses[i].get("outsiders") for i in honest},
+        "chaos": trial.status(8).get("played"),
+        "columns": ["seconds", "resident_MB", "threads", "handles", "iteration"], "node_0": watch.usage,
     })  # fmt: skip
     (RESULTS / "federation-survive.txt").write_text("\n".join(trial.events) + "\n")
 
 
+def cut(folder: Path, arguments: argparse.Namespace) -> None:
+    """7 nodes for f = 2: one node is cut off, then two, then a split leaves nobody with K − f nodes."""
+    config = resolve("cartpole-best", agents=7, byzantine=2, trajectories=10**6, horizon=50)
+    trial = Trial(folder, config, cuttable=True)
+    watch = Watch(trial, [0, 1, 2, 3])
+    assert trial.network is not None
+    try:
+        trial.start_all()
+        watch.during("no fault", 15)
+        for name, away in (("one node cut off", [6]), ("two nodes cut off", [5, 6])):
+            trial.network.split(away)
+            watch.during(name, 20)
+            watch.faults[name]["iterations_of_those_cut_off"] = [trial.iteration(i) for i in away]
+            trial.network.heal()
+            for node in away:
+                watch.back(name, node)
+        name = "split into 4 and 3"
+        trial.network.split([4, 5, 6])
+        time.sleep(5)
+        before = [trial.iteration(i) for i in range(7)]
+        watch.during(name, 20)
+        watch.faults[name]["iterations_of_all"] = [trial.iteration(i) - t for i, t in enumerate(before)]
+        trial.network.heal()
+        healed = trial.iteration(0)
+        watch.faults[name]["goes_on"] = trial.wait_for(
+            lambda: min(trial.iteration(i) for i in range(7)) > healed + 25, 200
+        )
+        watch.during("healed", 15)
+        t, diameter = trial.diameter()
+        alive = trial.alive()
+    finally:
+        trial.end()
+    write("cut", {
+        "nodes": 7, "faults": 2, "honest_processes_alive": len(alive), "by_fault": watch.faults,
+        "diameter": diameter, "at_iteration": t,
+    })  # fmt: skip
+    (RESULTS / "federation-cut.txt").write_text("\n".join(trial.events) + "\n")
+
+
 WRONG = ("short", "format", "federation", "kind", "sender", "dtype", "length", "position", "unasked")
-
-
-def resources(pid: int) -> tuple[float, int, int]:
-    """Return the resident memory in MB, the number of threads and the number of open handles of a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    handles = len(os.listdir(f"/proc/{pid}/fd"))
-    return round(int(fields["VmRSS"].split()[0]) / 1024, 1), int(fields["Threads"]), handles
 
 
 def cost(folder: Path, arguments: argparse.Namespace) -> None:
@@ -372,6 +338,12 @@ def _libzmq_seconds(pid: int | str = "self") -> float:
     return total / ticks
 
 
+def _seconds(pid: int) -> float:
+    """Return the processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def process_cost(folder: Path, K: int) -> dict:
     """Run K processes without faults, and the simulation of the same configuration."""
     from jaxbyz.experiments.run import run as simulate
@@ -380,11 +352,12 @@ def process_cost(folder: Path, K: int) -> dict:
     trial = Trial(folder, config)
     try:
         trial.start_all()
-        libzmq, largest = {}, 0
+        libzmq, used, largest = {}, {}, 0
         while not trial.finished(trial.honest()):
             if trial.phase(0) == "running" and trial.iteration(0) > largest:
                 largest = trial.iteration(0)
                 libzmq[largest] = _libzmq_seconds(trial.processes[0].pid)
+                used[largest] = _seconds(trial.processes[0].pid)
             time.sleep(0.2)
     finally:
         trial.end()
@@ -392,15 +365,17 @@ def process_cost(folder: Path, K: int) -> dict:
     own = np.load(folder / node_name(0) / "metrics.npz")
     seconds, waited = own["seconds"][0][5:], own["waited"][0][5:]
     simulate(config)  # compile
-    begun = time.monotonic()
+    begun, used_before = time.monotonic(), time.process_time()
     simulate(config)
-    simulated = (time.monotonic() - begun) / len(federation.metrics["returns"][0])
-    steps = sorted(libzmq)
-    encrypting = (libzmq[steps[-1]] - libzmq[steps[0]]) / max(1, steps[-1] - steps[0]) if len(steps) > 1 else None
+    T = len(federation.metrics["returns"][0])
+    simulated, simulated_cpu = (time.monotonic() - begun) / T, (time.process_time() - used_before) / T
+    first, last = min(used), max(used)
+    encrypting, computing = ((one[last] - one[first]) / max(1, last - first) for one in (libzmq, used))
     return {
         "nodes": K, "iterations": len(seconds), "seconds_per_iteration": float(np.median(seconds)),
-        "share_waiting": float(np.sum(waited) / np.sum(seconds)), "libzmq_cpu_seconds_per_iteration": encrypting,
-        "simulation_seconds_per_iteration": simulated,
+        "share_waiting": float(np.sum(waited) / np.sum(seconds)),
+        "cpu_seconds_per_node_and_iteration": computing, "of_it_libzmq": encrypting,
+        "simulation_seconds_per_iteration": simulated, "simulation_cpu_seconds_per_iteration": simulated_cpu,
         "bytes_per_iteration": float(np.median(federation.metrics["bytes_moved"])),
         "paper_bytes": float(federation.metrics["bytes_sent"][0, 0]),
         "largest_difference_to_simulation": _difference(folder, config),
@@ -416,7 +391,7 @@ def _difference(folder: Path, config) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["learn", "survive", "cost"])
+    parser.add_argument("command", choices=["learn", "survive", "cut", "cost"])
     parser.add_argument("--trajectories", type=int, default=8000, help="learn: trajectories per node")
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which nodes are killed")
     parser.add_argument("--seconds", type=float, default=900, help="survive: how long the whole trial takes at least")
@@ -426,7 +401,7 @@ def main() -> None:
     prepare()
     with tempfile.TemporaryDirectory(prefix="jaxbyz-federation-") as temporary:
         folder = Path(arguments.keep or temporary) / arguments.command
-        {"learn": learn, "survive": survive, "cost": cost}[arguments.command](folder, arguments)
+        {"learn": learn, "survive": survive, "cut": cut, "cost": cost}[arguments.command](folder, arguments)
 
 
 if __name__ == "__main__":

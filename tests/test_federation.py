@@ -24,17 +24,28 @@ from jaxbyz.experiments.plan import make_plan
 from jaxbyz.federation import keys, launcher, process
 from jaxbyz.federation.chaos import Chaos
 from jaxbyz.federation.inbox import Stopped
-from jaxbyz.federation.membership import NodeSettings, common_iteration
+from jaxbyz.federation.meeting import common_iteration
 from jaxbyz.federation.programs import build_programs
+from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.report.runs import load_runs
 
 SEVEN = {"agents": 7, "byzantine": 1, "aggregator": "krum", "agreement": "gda"}
+CRITICS = {
+    "agents": 5, "byzantine": 1, "aggregator": "krum", "agreement": "mda", "p": 1.0, "trajectories": 40,
+    "baseline": "critic", "critic_hidden": (4,), "critic_steps": 2, "epochs": 2, "kappa": "1",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def seven():
     """The programs of seven nodes, of which one may be Byzantine."""
     return build_programs(small_config(**SEVEN))
+
+
+@pytest.fixture(scope="module")
+def critics():
+    """The programs of five nodes with critics that use every batch twice, which covers all that a node computes."""
+    return build_programs(small_config(**CRITICS))
 
 
 def with_length(programs, config):
@@ -51,6 +62,7 @@ def with_length(programs, config):
         pytest.param(7, 1, "rfa", "mda", marks=pytest.mark.slow),
         pytest.param(7, 1, "rfa", "gda", marks=pytest.mark.slow),
         pytest.param(7, 1, "krum", "mda", marks=pytest.mark.slow),
+        pytest.param(7, 1, "krum", "gda", marks=pytest.mark.slow),
         pytest.param(7, 1, "bucketing+rfa", "gda", marks=pytest.mark.slow),
     ],
 )
@@ -66,21 +78,22 @@ def assert_equal_to_simulation(federation, config, nodes=None):
     np.testing.assert_allclose(federation.parameters(nodes), simulated(config)[list(nodes)], rtol=0, atol=1e-5)
 
 
-def test_seven_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, seven):
-    config = small_config(**SEVEN)
-    federation = Threads(tmp_path / "fed", config, programs=seven).join()
+def test_nodes_with_critics_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, critics):
+    config = small_config(**CRITICS)
+    federation = Threads(tmp_path / "fed", config, programs=critics).join()
     assert_equal_to_simulation(federation, config)
     assert all(sum(node.inbox.refused.values()) == 0 for node in federation.nodes.values())
     (run,) = load_runs([tmp_path])
     T, D = federation.nodes[0].form.iterations, federation.nodes[0].form.parameters
-    assert run.config == config and run.policy["last"].shape == (1, 7, D)
+    assert run.config == config and run.policy["last"].shape == (1, 5, D)
     np.testing.assert_array_equal(run.policy["last"][0], federation.parameters())
     assert run.metrics["returns"].shape == (1, T) and np.isfinite(run.metrics["returns"]).all()
     assert run.metrics["diameter"].max() < 1e-3 and run.metrics["byzantine"].sum() == 0
     np.testing.assert_allclose(run.metrics["shares"].sum(axis=2), 1, rtol=1e-5)
-    # Every node sends six vectors per round; the paper counts the one to itself as well.
-    frames = run.metrics["bytes_moved"].sum()
-    assert frames >= run.metrics["bytes_sent"].sum() * 6 / 7
+    # Every node sends four vectors per round; the paper counts the one to itself as well. Two gradients are sent per
+    # iteration, each followed by one round of agreement.
+    assert (run.metrics["rounds"] == 2).all() and (run.metrics["bytes_sent"] == 4 * 5 * 5 * 4 * D).all()
+    assert run.metrics["bytes_moved"].sum() >= run.metrics["bytes_sent"].sum() * 4 / 5
     assert (tmp_path / "fed" / "node-03" / "metrics.npz").exists()
 
 
@@ -233,8 +246,8 @@ def test_two_processes_with_one_identity_are_refused(tmp_path, seven):
             threads.stop(index)
 
 
-def test_a_node_runs_once_per_folder(tmp_path, seven):
-    federation = Threads(tmp_path, small_config(**SEVEN), programs=seven, only=[])
+def test_a_node_runs_once_per_folder(tmp_path, critics):
+    federation = Threads(tmp_path, small_config(**CRITICS), programs=critics, only=[])
     from jaxbyz.experiments.folder_lock import lock_folder
 
     own = tmp_path / "node-02"

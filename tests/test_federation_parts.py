@@ -317,8 +317,8 @@ def test_bad_keys_are_refused_in_one_line(folder, spoil, words):
     ("options", "words"),
     [
         ({"algorithm": "byzpg"}, "algorithm=byzpg"),
-        ({"baseline": "critic", "p": 1.0}, "baseline=critic"),
-        ({"epochs": 2, "p": 1.0}, "epochs=2"),
+        ({"participation": 0.5}, "participation=0.5"),
+        ({"local_steps": 2}, "local_steps=2"),
         ({"seeds": 2}, "seeds=2"),
         ({"schedule": "random"}, "schedule=random"),
         ({"tolerance": 0.1}, "tolerance=0.1"),

@@ -14,22 +14,32 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxbyz.algorithms.base import State, always_large, ascend, iteration_keys, next_anchor, previous_estimate
+from jaxbyz.algorithms.base import (
+    IterationKeys,
+    State,
+    always_large,
+    ascend,
+    initial_critics,
+    iteration_keys,
+    next_anchor,
+    previous_estimate,
+)
+from jaxbyz.algorithms.messages import message_keys
 from jaxbyz.attacks import Attack
 from jaxbyz.environments import Environment, agent_params
-from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement, agree_once
 from jaxbyz.protocol.communication import receive, round_keys
+from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule
-from jaxbyz.sampling.page import Page, Sampled, sampler
+from jaxbyz.sampling.page import Drawn, Page, Sampled, sampler
 
 
 class Proposal(NamedTuple):
     """What an agent knows after its optimizer step.
 
     Attributes:
-        state: its next state; the parameters are θ̃_{t+1}, before agreement.
+        state: its state with the parameters θ̃_{t+1}, before agreement. The iteration and the critic are those before.
         norm: `[]`, norm of its aggregate.
         shares: `[n]`, share of each sender in its aggregate.
     """
@@ -42,17 +52,25 @@ class Proposal(NamedTuple):
 class OneAgent(NamedTuple):
     """The computations of one agent as pure functions. `State` has one row, and `index` is the number of the agent.
 
+    An iteration sends one gradient, or several if it uses its batch several times; `m` is the number of the message.
+
     Attributes:
-        sample: `(State, coin, index) -> Sampled`, lines 5 and 6 of Algorithm 2.
-        propose: `(State, coin, index, row, own [D], messages [n, D]) -> Proposal`, lines 7 and 8. `own` is the
+        init: `State -> State`, with the critic that this agent starts with, if agents have critics.
+        sample: `(State, coin, index) -> Drawn`, line 5 of Algorithm 2. It contains the critic of the next iteration.
+        estimate: `(Drawn, θ [1, D], m) -> Sampled`, line 6.
+        propose: `(State, coin, m, index, row, own [D], messages [n, D]) -> Proposal`, lines 7 and 8. `own` is the
             estimate of this agent and `row` its row among the n ≤ K messages that arrived, −1 if it has none.
-        agree: `(State, i, index, row, messages [n, D]) -> [D]`, round i of line 9. `State` is that before `propose`.
-        rounds: the number of agreement rounds κ.
+        agree: `(State, m, i, index, row, messages [n, D]) -> [D]`, round i of line 9.
+        messages: the number of gradients that are sent per iteration.
+        rounds: the number of agreement rounds κ after each of them.
     """
 
-    sample: Callable[[State, Array, Array], Sampled]
-    propose: Callable[[State, Array, Array, Array, Array, Array], Proposal]
-    agree: Callable[[State, Array, Array, Array, Array], Array]
+    init: Callable[[State], State]
+    sample: Callable[[State, Array, Array], Drawn]
+    estimate: Callable[[Drawn, Array, Array], Sampled]
+    propose: Callable[[State, Array, Array, Array, Array, Array, Array], Proposal]
+    agree: Callable[[State, Array, Array, Array, Array, Array], Array]
+    messages: int
     rounds: int
 
 
@@ -86,37 +104,40 @@ def one_agent(
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
         lies_at_home: whether this agent applies the attack to its own environment.
-
-    Raises:
-        UsageError: if agents have critics or use a batch several times.
     """
-    if page.uses_critic or page.messages > 1:
-        raise UsageError("baseline=critic, epochs and minibatches: not supported by a federation of processes")
     K = agents
     sampling = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
 
-    def sample(state: State, coin: Array, index: Array) -> Sampled:
+    def keys_of(state: State, m: Array) -> IterationKeys:
+        return message_keys(iteration_keys(state, K), m if page.messages > 1 else 0)
+
+    def init(state: State) -> State:
+        return state._replace(critic=initial_critics(sampling, state.key, Places(K, K)))
+
+    def sample(state: State, coin: Array, index: Array) -> Drawn:
         everyone = (iteration_keys(state, K).agents, agent_params(environment, state.key, K))
         key, own = jax.tree.map(lambda leaf: leaf[index][None], everyone)
-        who = (key, jnp.full((1,), lies_at_home), own)
-        drawn = sampling.either(coin, state.parameters, state.anchor, previous_estimate(page, state), *who)
-        return sampling.estimate(drawn, state.parameters, 0)
+        who = (key, jnp.full((1,), lies_at_home), own, state.critic)
+        return sampling.either(coin, state.parameters, state.anchor, previous_estimate(page, state), *who)
 
-    def propose(state: State, coin: Array, index: Array, row: Array, own: Array, messages: Array) -> Proposal:
-        keys = round_keys(iteration_keys(state, K).gradients)
+    def propose(
+        state: State, coin: Array, m: Array, index: Array, row: Array, own: Array, messages: Array
+    ) -> Proposal:  # fmt: skip
+        keys = round_keys(keys_of(state, m).gradients)
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
         v = receive(keys, aggregator, rule_state, messages, own, index, row)
         theta_tilde, optimizer_state = ascend(optimizer, v.rows[None], state.optimizer, state.parameters)
         estimate = (jnp.where(row < 0, v.rows, own) if page.previous == "own" else v.rows)[None]
         anchor, estimate = next_anchor(page, coin, state, theta_tilde, estimate)
         following = state._replace(
-            step=state.step + 1, parameters=theta_tilde, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
+            parameters=theta_tilde, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
             rules=jax.tree.map(lambda leaf: leaf[None], v.state),
         )  # fmt: skip
         return Proposal(following, jnp.linalg.norm(v.rows), v.shares)
 
-    def agree(state: State, i: Array, index: Array, row: Array, messages: Array) -> Array:
+    def agree(state: State, m: Array, i: Array, index: Array, row: Array, messages: Array) -> Array:
         assert agreement is not None
-        return agree_once(iteration_keys(state, K).parameters, i, agreement.rule, messages, index, row)
+        return agree_once(keys_of(state, m).parameters, i, agreement.rule, messages, index, row)
 
-    return OneAgent(sample, propose, agree, 0 if agreement is None else agreement.rounds)
+    rounds = 0 if agreement is None else agreement.rounds
+    return OneAgent(init, sample, sampling.estimate, propose, agree, page.messages, rounds)

@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from jaxbyz.experiments.signals import catch_stop_request
     from jaxbyz.federation.inbox import Stopped
-    from jaxbyz.federation.membership import NodeSettings
     from jaxbyz.federation.process import run_node
+    from jaxbyz.federation.settings import NodeSettings
 
     check_at_least(arguments, checkpoint_every=1, deadline=0, start_wait=0, patience=0, slow=0)
     times = {"floor": arguments.deadline, "start_wait": arguments.start_wait, "patience": arguments.patience}

@@ -17,7 +17,8 @@ MAGIC = b"JBZ1"  # changes with the format
 NODE_LIMIT = 2**16 - 1
 ITERATION_LIMIT = 2**32 - 1
 
-# What a frame is. A vector is a gradient (round 0) or parameters (rounds 1 to κ).
+# What a frame is. A vector is a gradient (round 0) or parameters (rounds 1 to κ); if an iteration sends several
+# gradients, the rounds of each follow those of the one before.
 VECTOR, HELLO, ASK, STATE = range(1, 5)
 KINDS = {VECTOR: "vector", HELLO: "hello", ASK: "ask", STATE: "state"}
 BYTES, FLOAT32 = range(2)  # what the payload consists of
@@ -39,7 +40,7 @@ class Frame(NamedTuple):
         kind: one of `KINDS`.
         sender: the number of the node that sent it, which its key proves.
         iteration: the iteration t that it belongs to.
-        round: 0 for a gradient, 1 to κ for parameters.
+        round: the round in the iteration, counted from 0.
         payload: the bytes behind the header.
     """
 
@@ -94,7 +95,7 @@ class Format(NamedTuple):
         agents: the number of nodes K.
         parameters: the number of parameters D.
         state: the number of floats of a whole state.
-        rounds: the number of agreement rounds κ.
+        rounds: the last round of an iteration: κ, or m(1 + κ) − 1 if m gradients are sent.
         iterations: the number of iterations T.
     """
 

@@ -89,6 +89,8 @@ class Inbox:
         self.refused: collections.Counter[str] = collections.Counter()
         self.refused_of: collections.Counter[int] = collections.Counter()
         self.deadline_of: dict[tuple[int, int], float] = {}  # of rounds that are over
+        # Of all rounds: the longest wait for the last f nodes, and the longest time beyond the deadline, in seconds.
+        self.longest_wait = self.longest_overrun = 0.0
 
     def put(self, sender: int, data: bytes) -> Frame | None:
         """Check a frame and keep what it says; return it if it was accepted."""
@@ -186,7 +188,7 @@ class Inbox:
         """
         self.position(iteration, round)
         here, begun = (iteration, round), time.monotonic()
-        deadline: float | None = None
+        enough_at, deadline = begun, None  # type: tuple[float, float | None]
         next_log, next_repeat = begun + QUORUM_LOG_SECONDS, begun + REPEAT_SECONDS
         with self.changed:
             known = self.vectors.setdefault(here, {})
@@ -194,7 +196,7 @@ class Inbox:
                 clock = time.monotonic()
                 if deadline is None and len(known) + 1 >= self.quorum:
                     self.deadlines.record(kind, clock - started)
-                    deadline = clock + self.deadlines.grace(kind)
+                    enough_at, deadline = clock, clock + self.deadlines.grace(kind)
                 missing = [i for i in self._others() if i not in known]
                 if deadline is not None and (clock >= deadline or all(self.trust.suspected[i] for i in missing)):
                     break
@@ -211,6 +213,8 @@ class Inbox:
                 limit = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock)
                 self.changed.wait(max(limit, 0.0))
             self._judge(known, missing, iteration)
+            self.longest_wait = max(self.longest_wait, clock - enough_at)
+            self.longest_overrun = max(self.longest_overrun, clock - deadline)
             self.deadline_of[here] = deadline
             self.now = (iteration, round + 1)
             rows = np.full((self.form.agents, self.form.parameters), np.nan, np.float32)

@@ -43,8 +43,7 @@ def create(
         UsageError: if the configuration or an address does not fit.
     """
     check_supported(config)
-    from jaxbyz.federation.membership import format_of
-    from jaxbyz.federation.programs import build_programs
+    from jaxbyz.federation.programs import build_programs, format_of
 
     addresses = _addresses(config.agents, hosts, port)
     refuse_federation(folder)

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.algorithms import State
-from jaxbyz.algorithms.base import iteration_keys
+from jaxbyz.algorithms.base import IterationKeys, iteration_keys
+from jaxbyz.algorithms.messages import message_keys
 from jaxbyz.attacks.base import Forge, View
 from jaxbyz.federation.programs import Programs
 from jaxbyz.protocol.agreements import key_of_round
@@ -38,21 +39,24 @@ class Liar:
         self._parameters = jax.jit(self._lies(programs.agreement, attack.parameters))
         self._remember = jax.jit(lambda *view: attack.remember(self._view(programs.aggregator, *view)))
 
-    def gradients(self, state: State, rows: np.ndarray) -> np.ndarray:
-        """Return `[K, D]`, the lie for every receiver, given the gradients that this node heard."""
-        keys = iteration_keys(state, len(rows))
+    def gradients(self, state: State, m: int, rows: np.ndarray) -> np.ndarray:
+        """Return `[K, D]`, the lie for every receiver, given the gradients that this node heard in message m."""
+        keys = self._keys(state, m, len(rows))
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
         view = (rule_state, self._assumed(rows), self.memory, state.step)
         lies = np.asarray(self._gradients(keys.gradients, *view))
         self.memory = self._remember(keys.gradients, *view)
         return lies
 
-    def parameters(self, state: State, i: int, rows: np.ndarray) -> np.ndarray:
-        """Return `[K, D]`, the lie for every receiver in round i of the agreement."""
+    def parameters(self, state: State, m: int, i: int, rows: np.ndarray) -> np.ndarray:
+        """Return `[K, D]`, the lie for every receiver in round i of the agreement that follows message m."""
         assert self.programs.agreement is not None
-        key = key_of_round(iteration_keys(state, len(rows)).parameters, i)
+        key = key_of_round(self._keys(state, m, len(rows)).parameters, i)
         rule_state = self.programs.agreement.init(*rows.shape)
         return np.asarray(self._parameters(key, rule_state, self._assumed(rows), self.memory, state.step))
+
+    def _keys(self, state: State, m: int, agents: int) -> IterationKeys:
+        return message_keys(iteration_keys(state, agents), jnp.int32(m) if self.programs.messages > 1 else 0)
 
     def _assumed(self, rows: np.ndarray) -> np.ndarray:
         own = rows[self.index]

@@ -8,17 +8,38 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbyz.algorithms import State
 from jaxbyz.algorithms.metrics import decentralised_bytes
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import records
 from jaxbyz.federation.frames import VECTOR, encode_vector
 from jaxbyz.federation.inbox import Behind, Collected, Stopped
+from jaxbyz.federation.joining import join
 from jaxbyz.federation.liars import Liar
+from jaxbyz.federation.meeting import meet, restore
 from jaxbyz.federation.membership import Membership
 from jaxbyz.federation.programs import warm_up
-from jaxbyz.federation.state_vectors import to_vector
+from jaxbyz.sampling.page import Drawn, Sampled
 
 FINISH_SECONDS = 10.0  # how long a finished node stays to serve others
+
+
+class _Message:
+    """What is recorded about one message of an iteration, which is a gradient and the agreement that follows it.
+
+    Args:
+        agents: the number of nodes K.
+    """
+
+    def __init__(self, agents: int):
+        self.sampled: Sampled | None = None
+        self.norm, self.waited = 0.0, 0.0
+        self.shares, self.missing = np.zeros(agents, np.float32), np.zeros(agents, np.float32)
+
+    def add(self, collected: Collected) -> None:
+        """Add the messages of one round."""
+        self.waited += collected.waited
+        self.missing += ~collected.arrived
 
 
 class Node(Membership):
@@ -41,37 +62,35 @@ class Node(Membership):
             Stopped: if it was asked to stop; it left a checkpoint.
             UsageError: if it cannot take part.
         """
-        self.restore()
+        restore(self)
         warm_up(self.programs, self.index)
         with self.transport:
             try:
-                self.meet()
+                meet(self)
                 while self.t < self.form.iterations:
                     self._iterate_or_rejoin()
-                metrics = self.record.metrics(self.form.rounds, self._paper_bytes())
+                metrics = self.record.metrics(self.programs.messages * self.programs.rounds, self._paper_bytes())
                 records.finish(self.folder, self.record, np.asarray(self.state.parameters[0]), metrics)
                 self._stay()
                 return metrics
             except Stopped:
-                self.record.save(self.folder, self.t, to_vector(self.state), self.form.federation)
+                self.save()
                 self.phase = "stopped"
                 raise
             finally:
                 self.status_file.write(self.status, now=True)
 
     def _iterate_or_rejoin(self) -> None:
-        self.serve_boundary()
+        self.service.serve(self.t, self.state)
         every = self.settings.checkpoint_every
         if every and self.t and self.t % every == 0:
-            self.record.save(self.folder, self.t, to_vector(self.state), self.form.federation)
-        self.status_file.write(self.status)
-        if self.stop():
-            raise Stopped
+            self.save()
+        self.pause()
         try:
             self._iterate()
         except Behind:
             self.log(f"iteration {self.t}: the others are ahead")
-            self.join()
+            join(self)
 
     def _iterate(self) -> None:
         """Run one iteration of Algorithm 2."""
@@ -79,61 +98,81 @@ class Node(Membership):
         self.sent = []
         traffic = self.transport.traffic
         before = traffic.bytes_in, traffic.bytes_out
-        coin, index = np.bool_(self.programs.plan.coins[t]), np.int32(self.index)
+        coin = np.bool_(self.programs.plan.coins[t])
 
-        # Lines 5 and 6. If the others have finished this round already, nobody would use this node's estimate.
-        sampled = None if self._late_for(t) else self.programs.sample(state, coin, index)
-        estimate = np.full(self.form.parameters, np.nan, np.float32)
-        if sampled is not None:
-            estimate = np.asarray(sampled.estimate[0])
-        gradients = self._exchange(t, 0, estimate, f"gradients, coin {int(coin)}", started, silent=sampled is None)
-        # Lines 7 and 8.
-        messages, row, present = self._present(gradients, sampled is not None)
-        own = estimate if sampled is not None else np.nanmedian(messages, axis=0)
-        proposal = self.programs.propose(state, coin, index, row, own, messages)
-        shares = np.zeros(self.K, np.float32)
-        shares[present] = proposal.shares
-        theta = np.asarray(proposal.state.parameters[0])
-        waited, missing = gradients.waited, (~gradients.arrived).astype(np.float32)
-        # Line 9.
-        for i in range(self.form.rounds):
-            collected = self._exchange(t, 1 + i, theta, "parameters", time.monotonic())
-            messages, row, _ = self._present(collected, True)
-            theta = np.asarray(self.programs.agree(state, np.int32(i), index, row, messages))
-            waited, missing = waited + collected.waited, missing + ~collected.arrived
-        if not np.isfinite(theta).all():
-            raise UsageError(f"iteration {t}: the parameters of node {self.index} became non-finite")
+        # Line 5. If the others have finished the first round already, nobody would use this node's estimate.
+        drawn = None if self._late_for(t) else self.programs.sample(state, coin, np.int32(self.index))
+        messages = [_Message(self.K) for _ in range(self.programs.messages)]
+        for m, message in enumerate(messages):
+            state = self._lines_6_to_9(message, m, state, coin, drawn, started if m == 0 else time.monotonic())
 
         self.record.add(
-            t, sampled, gradient_norm=proposal.norm, shares=shares, waited=waited, missing=missing,
-            suspected=np.array(self.inbox.trust.suspected), seconds=time.monotonic() - started, parameters=theta,
+            t, messages[-1].sampled, gradient_norm=np.mean([message.norm for message in messages]),
+            shares=np.mean([message.shares for message in messages], axis=0),
+            waited=sum(message.waited for message in messages), missing=sum(message.missing for message in messages),
+            suspected=np.array(self.inbox.trust.suspected), seconds=time.monotonic() - started,
+            parameters=np.asarray(state.parameters[0]),
             bytes_in=traffic.bytes_in - before[0], bytes_out=traffic.bytes_out - before[1],
         )  # fmt: skip
-        self.record.outputs(t, int(self.programs.plan.output_at[0]), np.asarray(state.parameters[0]))
-        self.state = proposal.state._replace(parameters=jnp.asarray(theta)[None])
-        self.t = t + 1
+        self.record.outputs(t, int(self.programs.plan.output_at[0]), np.asarray(self.state.parameters[0]))
+        critic = state.critic if drawn is None else drawn.critic
+        self.state, self.t = state._replace(step=state.step + 1, critic=critic), t + 1
+
+    def _lines_6_to_9(
+        self, message: _Message, m: int, state: State, coin: np.bool_, drawn: Drawn | None, started: float
+    ) -> State:
+        """Estimate, aggregate, take a step and agree, with message number m; return the next state.
+
+        Args:
+            message: receives what is recorded.
+            m: the number of the message in the iteration.
+            state: the state after the message before.
+            coin: whether the batch is large.
+            drawn: the batch, or None if this node has none and is silent.
+            started: when the work on this message began.
+        """
+        programs, index, number = self.programs, np.int32(self.index), np.int32(m)
+        first_round = m * (1 + programs.rounds)
+        # Line 6.
+        estimate = np.full(self.form.parameters, np.nan, np.float32)
+        if drawn is not None:
+            message.sampled = programs.estimate(drawn, state.parameters, number)
+            estimate = np.asarray(message.sampled.estimate[0])
+        kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
+        gradients = self._exchange(state, first_round, estimate, kind, started, silent=drawn is None)
+        # Lines 7 and 8.
+        rows, row, present = self._present(gradients, drawn is not None)
+        own = estimate if drawn is not None else np.nanmedian(rows, axis=0)
+        proposal = programs.propose(state, coin, number, index, row, own, rows)
+        message.norm, message.shares[present] = float(proposal.norm), proposal.shares
+        message.add(gradients)
+        # Line 9.
+        theta = np.asarray(proposal.state.parameters[0])
+        for i in range(programs.rounds):
+            collected = self._exchange(state, first_round + 1 + i, theta, "parameters", time.monotonic())
+            rows, row, _ = self._present(collected, True)
+            theta = np.asarray(programs.agree(state, number, np.int32(i), index, row, rows))
+            message.add(collected)
+        if not np.isfinite(theta).all():
+            raise UsageError(f"iteration {self.t}: the parameters of node {self.index} became non-finite")
+        return proposal.state._replace(parameters=jnp.asarray(theta)[None])
 
     def _exchange(
-        self, t: int, round: int, vector: np.ndarray, kind: str, started: float, *, silent: bool = False
+        self, state: State, round: int, vector: np.ndarray, kind: str, started: float, *, silent: bool = False
     ) -> Collected:
         """Send this node's message of a round to everyone and return those of the others."""
-        if self.transport.failure is not None:
-            raise self.transport.failure
         if self.settings.slow:
             time.sleep(self.settings.slow)
         if self.liar is None and not silent:
-            self.sent.append(encode_vector(self.form, VECTOR, self.index, t, round, vector))
+            self.sent.append(encode_vector(self.form, VECTOR, self.index, self.t, round, vector))
             self.transport.broadcast(self.sent[-1])
-        collected = self.inbox.collect(t, round, vector, kind, started)
+        collected = self.inbox.collect(self.t, round, vector, kind, started)
         if self.liar is not None and not silent:
+            m, i = divmod(round, 1 + self.programs.rounds)
             heard = collected.rows
-            lies = (
-                self.liar.gradients(self.state, heard)
-                if round == 0
-                else self.liar.parameters(self.state, round - 1, heard)
-            )
+            lies = self.liar.gradients(state, m, heard) if i == 0 else self.liar.parameters(state, m, i - 1, heard)
             for peer in self.transport.peers():
-                self.transport.send(peer, encode_vector(self.form, VECTOR, self.index, t, round, lies[peer]))
+                self.transport.send(peer, encode_vector(self.form, VECTOR, self.index, self.t, round, lies[peer]))
         return collected
 
     def _present(self, collected: Collected, own: bool) -> tuple[np.ndarray, np.int32, np.ndarray]:
@@ -158,14 +197,15 @@ class Node(Membership):
         """Serve the last state until everyone has finished, for a limited time."""
         self.phase = "finished"
         self.status_file.write(self.status, now=True)
-        self.serve_boundary()
+        self.service.serve(self.t, self.state)
         self.announce()
         until = time.monotonic() + FINISH_SECONDS
-        while time.monotonic() < until and not self.stop():
+        while time.monotonic() < until and not self.asked_to_stop():
             finished = [i for i, claim in self.inbox.claims.items() if claim[0] >= self.form.iterations]
             if len(finished) == self.K - 1:
                 return
             time.sleep(0.05)
 
     def _paper_bytes(self) -> float:
-        return float(decentralised_bytes(self.K, self.form.parameters, jnp.float32(self.form.rounds))) / self.K
+        everyone = decentralised_bytes(self.K, self.form.parameters, jnp.float32(self.programs.rounds))
+        return self.programs.messages * float(everyone) / self.K

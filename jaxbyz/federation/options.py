@@ -6,53 +6,14 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import FIELDS, Config, traits_of
 
 # Options whose meaning carries over to separate processes. Any other option must have its default value.
-SUPPORTED = frozenset(
-    {
-        "algorithm",
-        "env",
-        "env_param",
-        "env_spread",
-        "policy",
-        "agents",
-        "byzantine",
-        "attack",
-        "schedule",
-        "aggregator",
-        "pre_aggregator",
-        "agreement",
-        "kappa",
-        "tolerance",
-        "seeds",
-        "seed",
-        "coin",
-        "trajectories",
-        "N",
-        "B",
-        "p",
-        "period",
-        "eta",
-        "eta_end",
-        "optimizer",
-        "gamma",
-        "horizon",
-        "estimator",
-        "baseline",
-        "baseline_value",
-        "weights",
-        "weight_clip",
-        "previous",
-        "anchor",
-        "clip_norm",
-        "hidden",
-        "activation",
-        "output_activation",
-        "output_scale",
-        "initialiser",
-        "start",
-        "output",
-        "unsafe",
-    }
-)
+SUPPORTED = frozenset((
+    "algorithm", "env", "env_param", "env_spread", "env_agents", "policy", "agents", "byzantine", "attack", "schedule",
+    "aggregator", "pre_aggregator", "agreement", "kappa", "tolerance", "seeds", "seed", "coin", "trajectories", "N",
+    "B", "p", "period", "eta", "eta_end", "optimizer", "gamma", "horizon", "estimator", "baseline", "baseline_value",
+    "gae_lambda", "advantages", "critic_hidden", "critic_eta", "critic_steps", "epochs", "minibatches", "ratio_clip",
+    "entropy", "weights", "weight_clip", "previous", "anchor", "clip_norm", "hidden", "activation",
+    "output_activation", "output_scale", "initialiser", "initial_std", "deviation", "start", "output", "unsafe",
+))  # fmt: skip
 
 
 def check_supported(config: Config) -> None:
@@ -72,8 +33,6 @@ def check_supported(config: Config) -> None:
         raise UsageError(f"schedule={config.schedule}: in a federation of processes a node is Byzantine or it is not")
     if config.tolerance is not None:
         raise UsageError(f"tolerance={config.tolerance}: no node knows the honest diameter; use kappa")
-    if config.baseline == "critic":
-        raise UsageError("baseline=critic: critics are not supported by a federation of processes")
     for name in FIELDS:
         if name not in SUPPORTED and getattr(config, name) != FIELDS[name].default:
             raise UsageError(f"{name}={getattr(config, name)}: not supported by a federation of processes")

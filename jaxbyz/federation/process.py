@@ -16,11 +16,11 @@ from jaxbyz.experiments.folder_lock import BusyError, lock_folder
 from jaxbyz.federation.chaos import Chaos
 from jaxbyz.federation.keys import read_federation, read_identity
 from jaxbyz.federation.launcher import CHAOS
-from jaxbyz.federation.membership import NodeSettings, format_of
 from jaxbyz.federation.node import Node
 from jaxbyz.federation.options import check_supported
-from jaxbyz.federation.programs import build_programs
+from jaxbyz.federation.programs import build_programs, format_of
 from jaxbyz.federation.records import STATUS_FILE
+from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.files import write_json
 
 

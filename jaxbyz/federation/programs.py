@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.algorithms import State
@@ -17,9 +16,12 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build_parts
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.plan import Plan, make_plan
+from jaxbyz.federation.frames import Format
+from jaxbyz.federation.keys import Federation
+from jaxbyz.federation.state_vectors import layout_of
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule, check_rule
-from jaxbyz.sampling.page import Sampled
+from jaxbyz.sampling.page import Drawn, Sampled
 
 
 class Programs(NamedTuple):
@@ -28,10 +30,9 @@ class Programs(NamedTuple):
     Attributes:
         plan: coins, keys and the output iteration, which all nodes derive from the common seed.
         start: the state before the first iteration, the same for all nodes.
-        sample: as in `OneAgent`, compiled.
-        propose: as in `OneAgent`, compiled.
-        agree: as in `OneAgent`, compiled.
-        rounds: the number of agreement rounds κ.
+        sample: this and the next three as in `OneAgent`, compiled.
+        messages: the number of gradients that are sent per iteration.
+        rounds: the number of agreement rounds κ after each of them.
         aggregator: the rule for gradients.
         agreement: the rule for parameters, or None.
         attack: what this node plays, built from its name.
@@ -41,9 +42,11 @@ class Programs(NamedTuple):
 
     plan: Plan
     start: State
-    sample: Callable[..., Sampled]
+    sample: Callable[..., Drawn]
+    estimate: Callable[..., Sampled]
     propose: Callable[..., Proposal]
     agree: Callable[..., jax.Array]
+    messages: int
     rounds: int
     aggregator: Rule
     agreement: Rule | None
@@ -64,14 +67,17 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
     if parts["agreement"] is not None and parts["agreement"].rule.committee is not None:
         raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
     agent: OneAgent = one_agent(environment, policy, **parts, lies_at_home=attack != "none")
-    start = plan.algorithm.init(plan.keys[0], Places(config.agents, config.agents))
+    places = Places(config.agents, config.agents)  # one agent per place
+    start = jax.jit(lambda key: agent.init(plan.algorithm.init(key, places)))(plan.keys[0])
     agreement = parts["agreement"]
     return Programs(
         plan,
-        jax.tree.map(jnp.asarray, start),
+        start,
         jax.jit(agent.sample),
+        jax.jit(agent.estimate),
         jax.jit(agent.propose),
         jax.jit(agent.agree),
+        agent.messages,
         agent.rounds,
         parts["aggregator"],
         None if agreement is None else agreement.rule,
@@ -98,14 +104,25 @@ def _sizes(rules: list[Rule], config: Config, D: int) -> frozenset[int]:
     return frozenset(n for n in candidates if all(fits(rule, n) for rule in rules)) | {config.agents}
 
 
+def format_of(federation: Federation, programs: Programs) -> Format:
+    """Return what the frames of a federation look like."""
+    state = programs.start
+    form = Format(
+        federation.identifier(), federation.config.agents, state.parameters.shape[1], layout_of(state).size,
+        programs.messages * (1 + programs.rounds) - 1, programs.plan.iterations,
+    )  # fmt: skip
+    form.check()
+    return form
+
+
 def warm_up(programs: Programs, index: int) -> None:
     """Run every program once, so that no iteration waits for a compiler."""
-    state, coins = programs.start, programs.plan.coins
-    D = state.parameters.shape[1]
-    jax.block_until_ready(programs.sample(state, np.bool_(coins[0]), np.int32(index)))
+    state, coin, zero = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0)
+    drawn = programs.sample(state, coin, np.int32(index))
+    jax.block_until_ready(programs.estimate(drawn, state.parameters, zero))
     for n in programs.sizes:
-        zeros: Any = np.zeros((n, D), np.float32)
-        place = (np.int32(index), np.int32(0))
-        jax.block_until_ready(programs.propose(state, np.bool_(coins[0]), *place, zeros[0], zeros))
+        zeros: Any = np.zeros((n, state.parameters.shape[1]), np.float32)
+        place = (np.int32(index), zero)
+        jax.block_until_ready(programs.propose(state, coin, zero, *place, zeros[0], zeros))
         if programs.rounds:
-            jax.block_until_ready(programs.agree(state, np.int32(0), *place, zeros))
+            jax.block_until_ready(programs.agree(state, zero, zero, *place, zeros))

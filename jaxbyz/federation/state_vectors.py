@@ -31,13 +31,18 @@ class StateLayout(NamedTuple):
         """The length of the vector."""
         return sum(self.sizes)
 
+    @property
+    def checkpoint_size(self) -> int:
+        """The length of the vector of a checkpoint, which contains the critic as well."""
+        return self.size + sum(int(leaf.size) for leaf in jax.tree.leaves(self.like.critic))
+
     def split(self, vectors: np.ndarray) -> list[np.ndarray]:
         """Cut vectors `[…, S]` into one part per array."""
         return np.split(vectors, np.cumsum(self.sizes)[:-1], axis=-1)
 
 
 def _sent(state: State) -> Any:
-    """Return the part of a state that is sent: the random key and the iteration are common knowledge."""
+    """Return the part of a state that is sent. The key and the iteration are common knowledge; critics stay at home."""
     return (state.parameters, state.anchor, state.estimate, state.optimizer, state.rules)
 
 
@@ -52,19 +57,35 @@ def to_vector(state: State) -> np.ndarray:
 
 
 def from_vector(layout: StateLayout, vector: np.ndarray, iteration: int) -> State:
-    """Inverse of `to_vector`: the state at the start of an iteration."""
+    """Inverse of `to_vector`: the state at the start of an iteration, with the critic of the layout's state."""
     leaves, structure = jax.tree.flatten(_sent(layout.like))
-
-    def restored(part: np.ndarray, leaf: Any) -> Any:
-        values = part if jnp.issubdtype(leaf.dtype, jnp.floating) else np.rint(part)
-        return jnp.asarray(values.reshape(leaf.shape), leaf.dtype)
-
-    parts = [restored(part, leaf) for part, leaf in zip(layout.split(vector), leaves, strict=True)]
+    parts = [_restored(part, leaf) for part, leaf in zip(layout.split(vector), leaves, strict=True)]
     parameters, anchor, estimate, optimizer, rules = jax.tree.unflatten(structure, parts)
     return layout.like._replace(
         step=jnp.int32(iteration), parameters=parameters, anchor=anchor, estimate=estimate, optimizer=optimizer,
         rules=rules,
     )  # fmt: skip
+
+
+def to_checkpoint(state: State) -> np.ndarray:
+    """Return a state as `to_vector` does, followed by the critic, which never leaves its agent."""
+    own = [np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(state.critic)]
+    return np.concatenate([to_vector(state), *own])
+
+
+def from_checkpoint(layout: StateLayout, vector: np.ndarray, iteration: int) -> State:
+    """Inverse of `to_checkpoint`."""
+    state, own = from_vector(layout, vector[: layout.size], iteration), vector[layout.size :]
+    leaves, structure = jax.tree.flatten(layout.like.critic)
+    parts = np.split(own, np.cumsum([leaf.size for leaf in leaves])[:-1]) if leaves else []
+    critic = [_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True)]
+    return state._replace(critic=jax.tree.unflatten(structure, critic))
+
+
+def _restored(part: np.ndarray, leaf: Any) -> Any:
+    """Return the numbers of one array in its shape and type."""
+    values = part if jnp.issubdtype(leaf.dtype, jnp.floating) else np.rint(part)
+    return jnp.asarray(values.reshape(leaf.shape), leaf.dtype)
 
 
 def combine(layout: StateLayout, offers: Float[np.ndarray, "n S"], rule: Rule | None) -> Float[np.ndarray, " S"]:
