@@ -83,6 +83,22 @@ def map_groups(function: Callable[..., Any], episodes: int) -> Callable[..., Any
     return grouped
 
 
+def map_in_batches(function: Callable[[Any], Any], inputs: Any, at_once: int) -> Any:
+    """Map `function` over the leading axis of `inputs`, at most `at_once` members at a time.
+
+    All batches have the same size, and the last one is filled up with copies of the last member, so that the program of
+    a batch is traced and compiled once. `lax.map` with a batch size traces the remainder a second time.
+    """
+    count = jax.tree.leaves(inputs)[0].shape[0]
+    batches = -(-count // at_once)
+    if batches <= 1:
+        return jax.vmap(function)(inputs)
+    size = -(-count // batches)
+    members = repeat_last(count, batches * size).reshape(batches, size)
+    results = jax.lax.map(lambda some: jax.vmap(function)(jax.tree.map(lambda x: x[some], inputs)), members)
+    return jax.tree.map(lambda x: x.reshape(batches * size, *x.shape[2:])[:count], results)
+
+
 def cond_on_coin(coin: Array, if_true: Callable[..., Any], if_false: Callable[..., Any], *operands: Any) -> Any:
     """Choose a branch by a coin, as `lax.cond` does, and still run a single branch under `vmap` if the coin is shared.
 

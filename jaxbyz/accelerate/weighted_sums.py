@@ -49,7 +49,7 @@ def _product(shares: Array, messages: Array) -> Array:
 
 def split_rows(array: Array) -> list[Array]:
     """Return the rows one by one; iterating over more than 100 rows of a traced array fails in JAX."""
-    return [array[i] for i in range(len(array))]
+    return [jax.lax.index_in_dim(array, i, keepdims=False) for i in range(len(array))]
 
 
 def sum_rows(rows: list[Float[Array, " D"]]) -> Float[Array, " D"]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxbyz.accelerate.batching import map_in_batches
 from jaxbyz.attacks.base import Forge, Memory, View
 from jaxbyz.protocol.committees import draw_committees, scatter_outcomes
 from jaxbyz.protocol.placement import Places
@@ -169,9 +170,7 @@ def exchange(
         return receive(keys, rule, state, sent, messages[index], index)
 
     receivers = (places.local(jnp.arange(K, dtype=jnp.int32)), states)
-    if places.per_device <= RECEIVERS_AT_ONCE:
-        return jax.vmap(receive_at)(receivers)
-    return jax.lax.map(receive_at, receivers, batch_size=RECEIVERS_AT_ONCE)
+    return map_in_batches(receive_at, receivers, RECEIVERS_AT_ONCE)
 
 
 def _exchange_in_committees(
@@ -192,5 +191,5 @@ def _exchange_in_committees(
         return exchange(key, within, (), messages[who], local)
 
     keys = jax.random.split(key_rounds, members.shape[0])
-    found = jax.lax.map(one_committee, (keys, members), batch_size=COMMITTEES_AT_ONCE)
+    found = map_in_batches(one_committee, (keys, members), COMMITTEES_AT_ONCE)
     return jax.tree.map(places.local, scatter_outcomes(messages, members, sitting_out, found))
