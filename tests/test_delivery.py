@@ -126,7 +126,7 @@ def traced(algorithm):
 
 
 def test_everything_off_is_the_same_program():
-    off = Delivery(1.0, "cached", 0, 0.0)
+    off = Delivery(1.0, "cached", 0, 0.0, arrivals="adversarial")
     assert traced(decbyzpg()) == traced(decbyzpg(delivery=off))
     on = traced(decbyzpg(delivery=off._replace(drop=0.1), unsafe=True))
     assert on != traced(decbyzpg())
@@ -163,7 +163,8 @@ def test_every_algorithm_runs_with_absent_agents_and_lost_messages(name):
     entry = algorithms[name]
     parts = {"aggregator": "rfa", "agreement": "mda", "byzantine": 1, "attack": "avg-zero", "p": 0.5, "unsafe": True}
     parts = {key: value for key, value in parts.items() if entry.takes(key)}
-    for delivery in (Delivery(0.7, "cached", 1, 0.2), Delivery(0.7, "ignore", 2, 0.0)):
+    chosen = Delivery(0.7, "cached", 1, 0.2, arrivals="adversarial")
+    for delivery in (Delivery(0.7, "cached", 1, 0.2), Delivery(0.7, "ignore", 2, 0.0), chosen):
         algorithm = entry.factory(
             ENV, POLICY, agents=7, optimizer=optax.sgd(0.01), page=PAGE, delivery=delivery, **parts
         )
@@ -192,6 +193,7 @@ def test_limits_refer_to_those_present():
         ({"absent": "forget"}, "absent='forget' is unknown"),
         ({"delay": -1}, "delay=-1: must be at least 0"),
         ({"drop": 1}, r"drop=1.0: must be in \[0, 1\)"),
+        ({"arrivals": "late"}, "arrivals='late' is unknown"),
     ],
 )
 def test_bad_values_end_in_one_line(options, message):

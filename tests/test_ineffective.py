@@ -30,6 +30,8 @@ CASES = [
     ({"algorithm": "page-pg", "momentum": 0.5}, "momentum", "page-pg does not read it", 0.9),
     ({"algorithm": "page-pg", "absent": "cached"}, "absent", "page-pg does not read it", "ignore"),
     ({"absent": "cached"}, "absent", "all agents take part", "ignore"),
+    ({"algorithm": "page-pg", "arrivals": "adversarial"}, "arrivals", "page-pg does not read it", "random"),
+    ({"arrivals": "adversarial"}, "arrivals", "every message arrives at once", "random"),
     ({"attack": "avg-zero"}, "attack", "no agent is Byzantine (--byzantine)", None),
     ({"schedule": "rotating"}, "schedule", "no agent is Byzantine (--byzantine)", None),
     ({**ATTACKED, "attack": "ipm:on=parameters", "agreement": "none"}, "attack", "so nobody attacks", "none"),

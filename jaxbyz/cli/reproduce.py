@@ -1,4 +1,4 @@
-"""`jaxbyz reproduce`: train and draw the figures of the paper, and check its claims."""
+"""`jaxbyz reproduce`: train and draw the figures of the paper and the protocols of the literature."""
 
 from __future__ import annotations
 
@@ -7,20 +7,38 @@ import os
 import sys
 from collections.abc import Container
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxbyz.cli.common import seed_number
+from jaxbyz.experiments.protocol_presets import PROTOCOL_TASKS
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS
+
+if TYPE_CHECKING:
+    from jaxbyz.experiments.config import Config
+    from jaxbyz.reproduction.result_files import TrainingResult
+
+PAPER_TRAJECTORIES = 8000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the figures, the size of the trainings, and what to do."""
-    parser.add_argument("figure", metavar="FIGURE", help=f"all, or one of {', '.join(FIGURES)}")
-    parser.add_argument("--setting", choices=tuple(SETTINGS), default="steady", help="presets to use (default steady)")
+    parser.add_argument(
+        "figure",
+        metavar="FIGURE",
+        help=f"all, or one of {', '.join(FIGURES)}; or a protocol of the literature: {', '.join(PROTOCOL_TASKS)}",
+    )
+    parser.add_argument(
+        "--setting", choices=tuple(SETTINGS), help="presets to use for the figures of the paper (default steady)"
+    )
     parser.add_argument("--seeds", type=int, default=10, help="seeds per curve (default 10)")
     parser.add_argument(
         "--seed", type=seed_number, default=0, help="first seed; results with other seeds are combined (default 0)"
     )
-    parser.add_argument("--trajectories", type=int, default=8000, help="trajectories per agent (default 8000)")
+    parser.add_argument(
+        "--trajectories",
+        type=int,
+        help=f"trajectories per agent (default {PAPER_TRAJECTORIES}, or those of the protocol)",
+    )
     parser.add_argument(
         "--out", default="runs/reproduction", metavar="DIR", help="folder for the results (default runs/reproduction)"
     )
@@ -43,27 +61,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Train what is missing, draw the figures and write the table; the exit code is 1 if a training failed."""
     if arguments.jobs > 1:  # processes that share a GPU must not reserve most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    from jaxbyz.errors import UsageError
+    from jaxbyz.errors import UsageError, check_choice
     from jaxbyz.experiments.progress import make_progress
-    from jaxbyz.report.plots import save
-    from jaxbyz.reproduction.comparison import write_comparison
-    from jaxbyz.reproduction.drawing import draw_figure
-    from jaxbyz.reproduction.figures import needed_trainings, select_figures
-    from jaxbyz.reproduction.result_files import load_results, result_file, train_if_missing, training_config
+    from jaxbyz.reproduction.result_files import load_results, result_file, train_if_missing
     from jaxbyz.reproduction.subprocesses import run_in_processes
 
-    figures = select_figures(arguments.figure)
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
         raise UsageError(f"seeds={arguments.seeds}: standard deviations need at least 2 seeds (or --no-spread)")
-    needed = needed_trainings(figures)
-    trainings = {
-        name: training_config(
-            arguments.setting, environment, curve, arguments.seeds, arguments.seed, arguments.trajectories
-        )
-        for name, (environment, curve) in needed.items()
-        if is_selected(name, needed, arguments.only)
-    }
-    folder = Path(arguments.out) / arguments.setting
+    check_choice("figure", arguments.figure, ("all", *FIGURES, *PROTOCOL_TASKS))
+    protocol = arguments.figure in PROTOCOL_TASKS
+    if protocol and arguments.setting is not None:
+        raise UsageError(f"setting={arguments.setting}: {arguments.figure} has its own; leave it out")
+    needed = _protocol_trainings(arguments) if protocol else _figure_trainings(arguments)
+    trainings = {name: config for name, config in needed.items() if is_selected(name, needed, arguments.only)}
+    folder = Path(arguments.out) / (arguments.figure if protocol else _setting(arguments))
     if arguments.list:
         print(
             "\n".join(
@@ -95,21 +106,65 @@ def run(arguments: argparse.Namespace) -> int:
     results = load_results(folder)
     if not results:
         raise UsageError(f"{folder}: no results here; run `jaxbyz reproduce` without --draw first")
-    for name in figures:
-        drawing = draw_figure(name, results, not arguments.no_spread)
-        if drawing is not None:
-            print(save(drawing, Path(arguments.out) / f"{name}-{arguments.setting}.png"))
-    table = Path(arguments.out) / f"table-{arguments.setting}.md"
-    print(write_comparison(figures, results, table, arguments.setting))
+    written = (_draw_protocol if protocol else _draw_figures)(arguments, results)
+    print("\n".join(map(str, written)))
     return int(bool(failed))
+
+
+def _setting(arguments: argparse.Namespace) -> str:
+    """Return the setting of the figures of the paper."""
+    return arguments.setting or "steady"
+
+
+def _figure_trainings(arguments: argparse.Namespace) -> dict[str, Config]:
+    """Return the trainings behind the figures of the paper."""
+    from jaxbyz.reproduction.figures import needed_trainings, select_figures
+    from jaxbyz.reproduction.result_files import training_config
+
+    trajectories = PAPER_TRAJECTORIES if arguments.trajectories is None else arguments.trajectories
+    return {
+        name: training_config(_setting(arguments), environment, curve, arguments.seeds, arguments.seed, trajectories)
+        for name, (environment, curve) in needed_trainings(select_figures(arguments.figure)).items()
+    }
+
+
+def _protocol_trainings(arguments: argparse.Namespace) -> dict[str, Config]:
+    """Return the trainings of a protocol of the literature."""
+    from jaxbyz.reproduction.protocols import protocol_configs
+
+    return protocol_configs(arguments.figure, arguments.seeds, arguments.seed, arguments.trajectories)
+
+
+def _draw_figures(arguments: argparse.Namespace, results: dict[str, TrainingResult]) -> list[Path]:
+    """Draw the figures of the paper and write the table of claims and curves; return what was written."""
+    from jaxbyz.report.plots import save
+    from jaxbyz.reproduction.comparison import write_comparison
+    from jaxbyz.reproduction.drawing import draw_figure
+    from jaxbyz.reproduction.figures import select_figures
+
+    figures, out, setting = select_figures(arguments.figure), Path(arguments.out), _setting(arguments)
+    drawings = {name: draw_figure(name, results, not arguments.no_spread) for name in figures}
+    written = [
+        save(drawing, out / f"{name}-{setting}.png") for name, drawing in drawings.items() if drawing is not None
+    ]
+    return [*written, write_comparison(figures, results, out / f"table-{setting}.md", setting)]
+
+
+def _draw_protocol(arguments: argparse.Namespace, results: dict[str, TrainingResult]) -> list[Path]:
+    """Draw the figure of a protocol and write its table; return what was written."""
+    from jaxbyz.report.plots import save
+    from jaxbyz.reproduction.protocols import draw_protocol, write_protocol_table
+
+    name, out = arguments.figure, Path(arguments.out)
+    picture = save(draw_protocol(name, results, not arguments.no_spread), out / f"{name}.png")
+    return [picture, write_protocol_table(name, results, out / f"{name}.md")]
 
 
 def _arguments_for(name: str, arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of a process that runs one training."""
-    numbers = {
-        option: str(getattr(arguments, option)) for option in ("setting", "seeds", "seed", "trajectories", "out")
-    }
-    options = [word for option, value in numbers.items() for word in (f"--{option}", value)]
+    values = {option: getattr(arguments, option) for option in ("setting", "seeds", "seed", "trajectories", "out")}
+    given = {option: str(value) for option, value in values.items() if value is not None}
+    options = [word for option, value in given.items() for word in (f"--{option}", value)]
     spread = ["--no-spread"] if arguments.no_spread else []
     return ["reproduce", arguments.figure, "--only", name, "--no-draw", "--quiet", *options, *spread]
 

@@ -41,7 +41,7 @@ from jaxbyz.policies import ACTIVATIONS, INITIALISERS, policies
 from jaxbyz.policies.distributions import DEVIATIONS
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
 from jaxbyz.protocol.compression import compressors
-from jaxbyz.protocol.delivery import ABSENT, Delivery
+from jaxbyz.protocol.delivery import ABSENT, ARRIVALS, Delivery
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import Registry, parse_spec
 from jaxbyz.rules import aggregators, pre_aggregators
@@ -143,6 +143,11 @@ class Config:
     drop: float = option(
         0.0, "probability that a message is lost", allowed=PROBABILITY_OF_LOSS, needs=[need.algorithm_takes("delivery")]
     )
+    arrivals: str = option(
+        "random", "who decides which agents take part, how old gradients are and what is lost: chance, or the "
+        "adversary within the same limits", choices=ARRIVALS,
+        needs=[need.algorithm_takes("delivery"), need.UNCERTAIN_ARRIVALS],
+    )  # fmt: skip
     compression: str = option(
         "none", "compression of gradients: top-k:share=0.1, sign, int8, with error feedback", registry=compressors,
         needs=[need.algorithm_takes("delivery")],
@@ -309,7 +314,9 @@ def delivery_of(config: Config) -> Delivery:
     compression = compressors[name].build(config.agents, config.byzantine, **options)
     own_momentum = algorithms[config.algorithm].takes("momentum")  # the algorithm itself has a momentum
     momentum = 0.0 if config.momentum is None or own_momentum else config.momentum
-    return Delivery(config.participation, config.absent, config.delay, config.drop, compression, momentum)
+    return Delivery(
+        config.participation, config.absent, config.delay, config.drop, compression, momentum, config.arrivals
+    )
 
 
 def page_of(config: Config) -> Page:

@@ -68,6 +68,10 @@ AGREEMENT = Need(lambda c: c.agreement != "none", "the agents do not agree on pa
 ROUNDS_NOT_NAMED = Need(
     lambda c: "rounds" not in parse_spec(c.agreement)[1], "agreement={agreement} names the number of rounds itself"
 )
+UNCERTAIN_ARRIVALS = Need(
+    lambda c: c.participation < 1 or c.delay > 0 or c.drop > 0,
+    "every message arrives at once (--participation, --delay, --drop)",
+)
 ABSENT_AGENTS = Need(lambda c: c.participation < 1, "all agents take part (--participation)")
 SEVERAL_SEEDS = Need(lambda c: c.seeds > 1, "there is one seed")
 COINS = Need(_draws_coins, "the batch sizes are not random")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jaxbyz.experiments.mujoco_presets import MUJOCO_PRESETS
+from jaxbyz.experiments.protocol_presets import PROTOCOL_PRESETS
 from jaxbyz.experiments.task_presets import GENERAL_PRESETS, TASK_PRESETS, TASK_RULE
 
 # Table 1 of the paper.
@@ -120,6 +121,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                          {**_BEST_LUNARLANDER, "aggregator": "caf"}),
     **TASK_PRESETS,
     **MUJOCO_PRESETS,
+    **PROTOCOL_PRESETS,
 }  # fmt: skip
 
 # The rule of a preset that names none, if some agents are Byzantine; RFA where nothing else is better.

@@ -11,8 +11,9 @@
   (`jaxbyz.protocol.compression`).
 
 Byzantine agents are drawn like the others, and what they send is brought into the compressed format, but their messages
-are never late and never lost: the adversary answers what arrives in this iteration. With everything off, nothing is
-traced and a run is the same to the bit.
+are never late and never lost: the adversary answers what arrives in this iteration. With `arrivals="adversarial"` the
+adversary also decides, within the same limits, who takes part, how old gradients are and what is lost
+(`jaxbyz.attacks.on_delivery`). With everything off, nothing is traced and a run is the same to the bit.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from jaxbyz.attacks.on_delivery import liars_take_part, worst_ages, worst_losses
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.compression import FLOAT_BYTES, Compressor
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
 ABSENT = ("ignore", "cached")
+ARRIVALS = ("random", "adversarial")
 
 
 class Mailbox(NamedTuple):
@@ -65,6 +68,8 @@ class Delivery(NamedTuple):
         drop: the probability that a message is lost.
         compression: how gradients are compressed; None for 32-bit floats.
         momentum: β; agents send m_t = βm_{t−1} + (1 − β)g_t, with m_0 = g_0, in the place of their gradients g_t.
+        arrivals: `"random"`: chance decides as described above. `"adversarial"`: Byzantine agents always take part,
+            gradients arrive at the most harmful age, and every receiver loses the ⌈drop·n⌉ most helpful of n messages.
     """
 
     participation: float = 1.0
@@ -73,12 +78,14 @@ class Delivery(NamedTuple):
     drop: float = 0.0
     compression: Compressor | None = None
     momentum: float = 0.0
+    arrivals: str = "random"
 
     def check(self) -> None:
         """Raise a `UsageError` if a value is not allowed."""
         if not 0 < self.participation <= 1:
             raise UsageError(f"participation={self.participation}: must be in (0, 1]")
         check_choice("absent", self.absent, ABSENT)
+        check_choice("arrivals", self.arrivals, ARRIVALS)
         if self.delay < 0:
             raise UsageError(f"delay={self.delay}: must be at least 0")
         if not 0 <= self.drop < 1:
@@ -93,6 +100,11 @@ class Delivery(NamedTuple):
     def voters(self, agents: int) -> int:
         """Return how many gradient messages a rule sees, which its limit on f refers to."""
         return agents if self.absent == "cached" else self.present(agents)
+
+    @property
+    def adversarial(self) -> bool:
+        """Whether the adversary decides what arrives."""
+        return self.arrivals == "adversarial"
 
     @property
     def leaves_gaps(self) -> bool:
@@ -134,9 +146,11 @@ class Delivery(NamedTuple):
             mail: earlier gradients.
         """
         K, present, age, missing = mask.shape[0], None, None, None
-        if self.present(K) < K:
+        if self.present(K) < K and self.adversarial:
+            present = liars_take_part(jax.random.fold_in(key, 0), mask, self.present(K))
+        elif self.present(K) < K:
             present = jnp.sort(jax.random.permutation(jax.random.fold_in(key, 0), K)[: self.present(K)])
-        if self.delay and isinstance(mail, Mailbox):
+        if self.delay and isinstance(mail, Mailbox) and not self.adversarial:
             drawn = jax.random.randint(jax.random.fold_in(key, 1), (K,), 0, self.delay + 1)
             age = jnp.minimum(drawn, mail.sendings)
         if present is not None and self.absent == "cached" and isinstance(mail, Mailbox):
@@ -151,7 +165,8 @@ class Arrivals(NamedTuple):
         delivery: the description that this was drawn from.
         mask: `[K]`, True for Byzantine agents.
         present: `[m]`, the agents that take part, in increasing order; None if all do.
-        age: `[K]`, how many iterations old the gradient of each agent is; None if all are new.
+        age: `[K]`, how many iterations old the gradient of each agent is; None if all are new, or if the adversary
+            decides when it sees them.
         missing: `[K]`, absent agents whose last gradient would count but who have sent none; None if there are none.
     """
 
@@ -190,7 +205,10 @@ class Arrivals(NamedTuple):
             return messages, after
         latest = jnp.where((here | ~mail.known)[:, None], messages, mail.sent[0])
         sent = jnp.concatenate([latest[None], mail.sent])
-        age = jnp.zeros(self.mask.shape, jnp.int32) if self.age is None else self.age
+        if self.delivery.delay and self.delivery.adversarial:
+            age = worst_ages(sent, self.mask, mail.sendings)
+        else:
+            age = jnp.zeros(self.mask.shape, jnp.int32) if self.age is None else self.age
         arrived = jnp.take_along_axis(sent, age[None, :, None], axis=0)[0]
         arrived = jnp.where(self.mask[:, None], messages, arrived)
         return arrived, after._replace(sent=sent[:-1], sendings=mail.sendings + 1)
@@ -242,7 +260,12 @@ class Arrivals(NamedTuple):
                 rows = jnp.where(self.mask[index][:, None], jax.vmap(compression.decoded)(rows), rows)
             if missing is not None:
                 rows = jnp.where(missing[:, None], jnp.nan, rows)
-            if drop:
+            if drop and self.delivery.adversarial:
+                origin = jnp.zeros_like(receiver.own) if gradients else receiver.own
+                losses = math.ceil(Fraction(str(drop)) * index.shape[0])
+                lost = worst_losses(rows, ~self.mask[index], own, origin, losses)
+                rows = jnp.where(lost[:, None], jnp.nan, rows)
+            elif drop:
                 key, key_loss = jax.random.split(key)
                 lost = jax.random.bernoulli(key_loss, drop, index.shape) & ~self.mask[index] & ~own
                 rows = jnp.where(lost[:, None], jnp.nan, rows)

@@ -1,0 +1,97 @@
+"""The adversary decides who takes part, how old gradients are and what is lost: against all other choices."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.attacks.on_delivery import liars_take_part, worst_ages, worst_losses
+from jaxbyz.protocol.communication import Adversary, exchange
+from jaxbyz.protocol.delivery import Delivery, Mailbox
+
+KEY = jax.random.key(0)
+MASK = np.array([False, True, False, False, False, True])
+HONEST = np.flatnonzero(~MASK)
+ROWS = np.asarray(jax.random.normal(KEY, (6, 3)), np.float64)
+
+
+def test_liars_always_take_part_and_honest_agents_are_drawn_evenly():
+    draws = jax.jit(jax.vmap(lambda key: liars_take_part(key, jnp.asarray(MASK), 4)))(jax.random.split(KEY, 2000))
+    takes_part = np.zeros((2000, 6), bool)
+    np.put_along_axis(takes_part, np.asarray(draws), True, axis=1)
+    assert (takes_part.sum(axis=1) == 4).all() and takes_part[:, MASK].all()
+    np.testing.assert_allclose(takes_part[:, HONEST].mean(axis=0), 0.5, atol=0.04)
+    assert (np.diff(draws, axis=1) > 0).all()
+    assert set(np.asarray(liars_take_part(KEY, jnp.asarray(MASK), 1)).tolist()) <= {1, 5}
+
+
+@pytest.mark.parametrize("sendings", [0, 1, 5])
+def test_ages_are_the_worst_of_all_combinations(sendings):
+    sent = np.asarray(jax.random.normal(jax.random.key(1), (3, 6, 4)), np.float64)
+    mean = sent[0, HONEST].mean(axis=0)
+    ages = np.asarray(worst_ages(jnp.asarray(sent, jnp.float32), jnp.asarray(MASK), jnp.int32(sendings)))
+    allowed = range(min(sendings, 2) + 1)
+    best = min(
+        itertools.product(allowed, repeat=len(HONEST)), key=lambda ages: sent[list(ages), HONEST].mean(axis=0) @ mean
+    )
+    assert ages[HONEST].tolist() == list(best)
+
+
+def test_an_unusable_gradient_is_not_chosen_unless_there_is_no_other():
+    sent = np.array(jax.random.normal(jax.random.key(1), (2, 6, 4)))
+    sent[1] -= 10 * sent[0, HONEST].mean(axis=0)  # the older ones point the other way
+    sent[1, 0], sent[0, 2] = np.nan, np.inf
+    ages = worst_ages(jnp.asarray(sent), jnp.asarray(MASK), jnp.int32(9))
+    assert np.asarray(ages)[HONEST].tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("origin", [np.zeros(3), ROWS[2]])
+@pytest.mark.parametrize("losses", [1, 2])
+def test_losses_are_the_worst_of_all_subsets(origin, losses):
+    """The receiver 2 loses the messages that leave the smallest step along the honest mean."""
+    own = np.arange(6) == 2
+    rows = [jnp.asarray(x, jnp.float32) for x in (ROWS, origin)]
+    lost = np.asarray(worst_losses(rows[0], jnp.asarray(~MASK), jnp.asarray(own), rows[1], losses))
+    direction = ROWS[HONEST].mean(axis=0) - origin
+
+    def step(subset):
+        kept = [i for i in HONEST if i not in subset]
+        return (ROWS[kept] - origin).mean(axis=0) @ direction
+
+    worst = min(itertools.combinations([0, 3, 4], losses), key=step)
+    assert np.flatnonzero(lost).tolist() == list(worst)
+
+
+def test_only_usable_honest_messages_of_others_are_lost():
+    rows = jnp.asarray(ROWS, jnp.float32).at[3].set(jnp.nan)
+    own = jnp.arange(6) == 2
+    lost = worst_losses(rows, jnp.asarray(~MASK), own, jnp.zeros(3), 6)
+    assert np.flatnonzero(lost).tolist() == [0, 4]
+
+
+def test_a_rule_sees_the_chosen_messages():
+    """The mean of what arrives, along the honest mean: below 200 random draws of ages, and the worst single loss."""
+    messages, mask = jnp.asarray(ROWS, jnp.float32), jnp.asarray(MASK)
+    older = jax.random.normal(jax.random.key(2), (2, 6, 3))
+    mail = Mailbox(older, jnp.int32(7), jnp.ones(6, bool), jnp.zeros((6, 0)), jnp.zeros((6, 0)))
+    direction = jnp.asarray(ROWS[HONEST].mean(axis=0), jnp.float32)
+
+    @partial(jax.jit, static_argnums=0)
+    def help_of(delivery, key):
+        arrivals = delivery.draw(key, mask, mail)
+        arrived, _ = arrivals.collect(messages, mail)
+        honest_only = jnp.where(mask[:, None], jnp.nan, arrived)
+        rule = arrivals.heard(jb.mean(skip_missing=True), at_server=True)
+        return exchange(key, rule, (), honest_only, Adversary(mask)).rows[0] @ direction
+
+    by_chance = jax.vmap(lambda key: help_of(Delivery(delay=2), key))(jax.random.split(KEY, 200))
+    assert help_of(Delivery(delay=2, arrivals="adversarial"), KEY) <= by_chance.min() + 1e-6 < by_chance.max()
+    without_one = [np.delete(ROWS[HONEST], i, axis=0).mean(axis=0) @ np.asarray(direction) for i in range(4)]
+    lost_one = help_of(Delivery(drop=0.15, arrivals="adversarial"), KEY)  # ⌈0.15·6⌉ = 1
+    np.testing.assert_allclose(lost_one, min(without_one), rtol=1e-5)
