@@ -29,6 +29,8 @@ CASES = [
     ({"algorithm": "page-pg", "local_steps": 2}, "local_steps", "page-pg does not read it", 3),
     ({"algorithm": "page-pg", "momentum": 0.5}, "momentum", "page-pg does not read it", 0.9),
     ({"algorithm": "page-pg", "absent": "cached"}, "absent", "page-pg does not read it", "ignore"),
+    ({"small_batches": "workers"}, "small_batches", "decbyzpg does not read it", "server"),
+    ({"algorithm": "byzpg", "p": 1, "small_batches": "workers"}, "small_batches", "every batch is large", "server"),
     ({"absent": "cached"}, "absent", "all agents take part", "ignore"),
     ({"algorithm": "page-pg", "arrivals": "adversarial"}, "arrivals", "page-pg does not read it", "random"),
     ({"arrivals": "adversarial"}, "arrivals", "every message arrives at once", "random"),

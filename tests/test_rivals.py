@@ -120,11 +120,22 @@ def test_factories_refuse_the_realized_estimate_at_a_snapshot(factory):
         page._replace(anchor="proposed").check()
 
 
-def test_marina_has_no_estimates_of_its_workers_own():
-    options = {**OPTIONS, "aggregator": jb.rfa(), "page": PAGE._replace(previous="own")}
-    with pytest.raises(UsageError, match="previous='own'"):
-        byz_vr_marina_pg(ENV, POLICY, **options)
-    jb.byzpg(ENV, POLICY, **options)
+@pytest.mark.parametrize("anchor", ["proposed", pytest.param("previous", marks=pytest.mark.slow)])
+def test_byzpg_of_the_published_code_is_decbyzpg_without_agreement(anchor):
+    """If all workers sample small batches and nobody equivocates, all compute the server's aggregate themselves."""
+    page = PAGE._replace(previous="own", anchor=anchor, estimator=PAGE.estimator._replace(weights="published"))
+    options = {**OPTIONS, "aggregator": "rfa", "attack": "avg-zero", "page": page}
+    server = jb.byzpg(ENV, POLICY, **options, server_samples=False)
+    without = jb.decbyzpg(ENV, POLICY, **options, agreement=None)
+    steps = [jax.jit(algorithm.step) for algorithm in (server, without)]
+    states = [algorithm.init(jax.random.key(3)) for algorithm in (server, without)]
+    for coin in (True, False, False, True, False):
+        (one, measured), (all_, expected) = (f(s, jnp.bool_(coin)) for f, s in zip(steps, states, strict=True))
+        np.testing.assert_allclose(np.tile(one.parameters, (5, 1)), all_.parameters, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(one.critic.estimate, all_.estimate, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(measured.shares, expected.shares, atol=1e-4)
+        states = [one, all_]
+    assert steps[0]._cache_size() == 1 and np.ptp(np.asarray(one.critic.estimate), axis=0).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -134,6 +145,10 @@ def test_steps_of_a_small_batch_are_those_of_whoever_samples_it(algorithm, sampl
     few = Metrics(*[np.zeros((2, 3))] * len(Metrics._fields))
     few = few._replace(length=np.full((2, 3), 7.0), batch=np.array([[6, 2, 2]] * 2), coin=np.array([[1, 0, 0]] * 2))
     assert environment_steps(resolve(algorithm=algorithm, agents=5), few) == 2 * 7 * (6 * 5 + 4 * samplers)
+    workers = resolve(algorithm=algorithm, agents=5, p=0.5, small_batches="workers")
+    reads_it = algorithm == "byzpg"
+    assert environment_steps(workers, few) == 2 * 7 * (6 * 5 + 4 * (5 if reads_it else samplers))
+    assert workers.small_batches == ("workers" if reads_it else None)
 
 
 def test_fltrust_follows_the_trusted_direction_whatever_is_sent():

@@ -37,6 +37,7 @@ from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, fixed
 from jaxbyz.rules import HALF, Receiver, Rule
+from jaxbyz.sampling.own_estimates import with_own_estimates
 from jaxbyz.sampling.page import Drawn, Page, Sampled, Sampler, sampler
 
 TRUST_STREAM = 2**32 - 1  # of the key of the gradient messages, which is also split into three
@@ -97,7 +98,8 @@ def byzpg(
         page: batch sizes and estimator.
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
-        server_samples: if False, the workers sample the small batches too, and the server aggregates those as well.
+        server_samples: if False, the workers sample the small batches too, and the server aggregates those as well, as
+            the published code of the paper does.
         delivery: which messages reach the server; by default all of them.
         make_sampler: how workers sample and estimate; the PAGE switch unless another algorithm is built from this one.
         unsafe: allow more Byzantine workers than the named rule tolerates among those whose messages it sees.
@@ -106,8 +108,6 @@ def byzpg(
         UsageError: if a name is unknown, or f exceeds a limit and `unsafe` is False.
     """
     page.check()
-    if page.previous == "own" and not server_samples:
-        raise UsageError("previous='own' needs a server that samples alone; use previous='aggregated'")
     K, D = agents, policy.size
     delivery.check()
     defended = byzantine if assumed_byzantine is None else assumed_byzantine
@@ -120,6 +120,8 @@ def byzpg(
     if page.uses_critic and server_alone:
         raise UsageError("baseline=critic: the server samples small batches and has no critic; use p=1")
     sample = make_sampler(environment, policy, page, attack.interference(environment.actions), never_small)
+    if page.previous == "own" and not (server_samples or never_small):
+        sample = with_own_estimates(sample, policy.size, page)
     one_device = Places(K)
     if aggregator.trusts_own and page.uses_critic:
         raise UsageError("baseline=critic: the server samples a batch of its own for fltrust and has no critic")
@@ -176,7 +178,7 @@ def byzpg(
             copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
             return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), state.rules, state.attack_memory, state.mail)
 
-        workers_send = coin if server_samples else jnp.bool_(True)
+        workers_send = coin if server_alone else jnp.bool_(True)
         arrivals = delivery.draw(keys.delivery, mask, state.mail)  # who takes part, for critics and metrics
         drawn = None if server_alone else workers_sample(state, keys, mask)
 

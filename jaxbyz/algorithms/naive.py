@@ -67,11 +67,12 @@ def fed_page_pg(
     page: Page = DEFAULT_PAGE,
     p: float = 0.2,
     period: int | None = None,
+    server_samples: bool = True,
     delivery: Delivery = DEFAULT_DELIVERY,
 ) -> Algorithm:
     """Build Fed-PAGE-PG: ByzPG with the mean; not fault-tolerant. Arguments as in `byzpg`."""
     return byzpg(
         environment, policy, agents=agents, aggregator=mean(skip_missing=delivery.leaves_gaps), optimizer=optimizer,
-        byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period, delivery=delivery,
-        unsafe=True,
+        byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
+        server_samples=server_samples, delivery=delivery, unsafe=True,
     )  # fmt: skip

@@ -114,6 +114,7 @@ def build_parts(
         "p": config.p,
         "period": config.period,
         "delivery": delivery,
+        "server_samples": config.small_batches != "workers",
         "local_steps": config.local_steps,
         "momentum": config.momentum,
         "unsafe": config.unsafe,

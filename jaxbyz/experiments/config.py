@@ -174,6 +174,10 @@ class Config:
         allowed=COUNT,
         needs=[need.algorithm_takes("period")],
     )
+    small_batches: str | None = option(
+        None, "who samples the small batches of ByzPG: the server alone, or the workers as in the published code",
+        choices=("server", "workers"), needs=[need.algorithm_takes("server_samples"), need.SMALL_BATCHES],
+    )  # fmt: skip
     momentum: float | None = option(
         None, "agents send βm_{t−1} + (1 − β)g_t in the place of gradients; by default what the algorithm uses",
         allowed=MOMENTUM, needs=[need.algorithm_takes("delivery")],
@@ -286,6 +290,11 @@ def traits_of(config: Config) -> Traits:
     return algorithms[config.algorithm].traits or Traits()
 
 
+def server_samples_alone(config: Config) -> bool:
+    """Return whether a server samples the small batches alone."""
+    return traits_of(config).server_samples and config.small_batches != "workers"
+
+
 def effective(config: Config) -> Config:
     """Return the configuration with the values that the algorithm fixes itself."""
     traits = traits_of(config)
@@ -295,6 +304,8 @@ def effective(config: Config) -> Config:
         config = dataclasses.replace(config, aggregator="mean", pre_aggregator="none")
     if traits.naive or traits.central:
         config = dataclasses.replace(config, agreement="none")
+    if not algorithms[config.algorithm].takes("server_samples"):
+        config = dataclasses.replace(config, small_batches=None)
     return config
 
 

@@ -45,7 +45,7 @@ def _check_option(name: str, value: Any) -> None:
     rule, optional = FIELDS[name].metadata, FIELDS[name].default is None
     if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT):
         raise UsageError(f"{name}={value[:60]!a}: must be printable text of at most {MAX_TEXT} characters")
-    if rule["choices"]:
+    if rule["choices"] and not (optional and value is None):
         check_choice(name, value, rule["choices"])
     if rule["allowed"] is None or (optional and value is None) or rule["allowed"].test(value):
         return

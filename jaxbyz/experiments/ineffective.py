@@ -30,13 +30,13 @@ def without_effect(config: Config, given: dict[str, Any]) -> list[str]:
 
 def _lines(config: Config, name: str, value: Any) -> list[str]:
     used, described = getattr(config, name), FIELDS[name].metadata
+    for need in described["needs"] if value not in ASK_FOR_NOTHING else ():
+        if not need.test(config):
+            return [f"{name}={value} has no effect: {need.otherwise.format_map(dataclasses.asdict(config))}"]
     if value not in (used, rule_spec(config)):
         return [f"{name}={value} has no effect: {config.algorithm} uses {name}={used}"]
     if value in ASK_FOR_NOTHING:
         return []
-    for need in described["needs"]:
-        if not need.test(config):
-            return [f"{name}={value} has no effect: {need.otherwise.format_map(dataclasses.asdict(config))}"]
     return [] if described["registry"] is None else _component_options(name, value, described["registry"])
 
 

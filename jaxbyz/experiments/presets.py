@@ -36,8 +36,8 @@ _TABLE_LUNARLANDER: dict[str, Any] = {
     "p": 0.2,
 }
 # How the published code differs from the paper: its activation and initialisation, one initial policy for all seeds,
-# importance weights that vanish for long episodes, the agent's own previous estimate, and previous parameters that are
-# stored one step too late.
+# importance weights that vanish for long episodes, the agent's own previous estimate, previous parameters that are
+# stored one step too late, and workers that sample the small batches of ByzPG too.
 _PUBLISHED: dict[str, Any] = {
     "activation": "tanh",
     "initialiser": "published",
@@ -45,6 +45,7 @@ _PUBLISHED: dict[str, Any] = {
     "weights": "published",
     "previous": "own",
     "anchor": "proposed",
+    "small_batches": "workers",
     "aggregator": "rfa:rounds=8,floor=0.1,start=zero",
 }
 # Changes to Table 1 that make learning steady: a smaller step size and less variance.
