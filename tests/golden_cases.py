@@ -36,7 +36,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "fed-page-pg": {"algorithm": "fed-page-pg", "attack": "large-noise"},
     "byz-vr-marina-pg": {"algorithm": "byz-vr-marina-pg", "aggregator": "krum", "attack": "ipm"},
     "svrpg": {"preset": "cartpole-svrpg", "attack": "reward-flip"},
-    "fedpg-br": {"preset": "cartpole-fedpg-br", "attack": "fedpg-br"},
+    "fedpg-br": {"preset": "cartpole-fedpg-br", "attack": "fedpg-br", "batch_spread": 0, "ratio_window": None},
     "krum, gda": {"agents": 7, "aggregator": "krum", "agreement": "gda", "attack": "avg-zero"},
     "published": {"preset": "cartpole-published", "attack": "large-noise", "kappa": "2"},
     "gradient-found": {"attack": "gradient-found", "agreement": "none", "p": 1.0},

@@ -102,6 +102,8 @@ OPTIONAL = {
         st.sampled_from(["none", "sign", "int8", "top-k:share=0.5"]), "", "nothing", "top-k:share=2", 3
     ),
     "local_steps": sizes(1, 3),
+    "batch_spread": sizes(0, 2),
+    "ratio_window": st.one_of(st.none(), numbers(0.01)),
     "momentum": numbers(0.0, 0.9),
     "gae_lambda": numbers(0.9, 1.0),
     "critic_hidden": mostly(st.just((2,)), (), (0,), 3),

@@ -31,6 +31,8 @@ CASES = [
     ({"algorithm": "page-pg", "absent": "cached"}, "absent", "page-pg does not read it", "ignore"),
     ({"small_batches": "workers"}, "small_batches", "decbyzpg does not read it", "server"),
     ({"algorithm": "byzpg", "p": 1, "small_batches": "workers"}, "small_batches", "every batch is large", "server"),
+    ({"algorithm": "byzpg", "batch_spread": 2}, "batch_spread", "byzpg does not read it", 1),
+    ({"algorithm": "byzpg", "ratio_window": 0.1}, "ratio_window", "byzpg does not read it", 0.2),
     ({"absent": "cached"}, "absent", "all agents take part", "ignore"),
     ({"algorithm": "page-pg", "arrivals": "adversarial"}, "arrivals", "page-pg does not read it", "random"),
     ({"arrivals": "adversarial"}, "arrivals", "every message arrives at once", "random"),

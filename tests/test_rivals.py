@@ -16,7 +16,8 @@ from jaxbyz.experiments.resolving import resolve
 from jaxbyz.rules import Receiver, fltrust
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
 from jaxbyz.sampling import tabular_mdp as tabular
-from jaxbyz.sampling.estimators import Estimator, estimate, whitened_coefficients
+from jaxbyz.sampling.estimators import Estimator, estimate, mean_ratio, whitened_coefficients
+from jaxbyz.sampling.page import sampler
 from jaxbyz.sampling.rollout import collect
 from jaxbyz.training import algorithm_coins
 
@@ -65,6 +66,83 @@ def test_fedpg_br_takes_its_coin_from_the_batch_sizes():
         state, metrics = algorithm.step(state, jnp.bool_(coin))
         assert np.isfinite(np.asarray(state.parameters)).all()
     assert float(metrics.byzantine_weight) == 0.0
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"),
+        pytest.param(Estimator("gpomdp", 0.9, tabular.HORIZON, "constant", 0.3), marks=pytest.mark.slow),
+    ],
+)
+def test_a_batch_of_random_size_is_the_batch_of_that_size(estimator):
+    """The estimate, the return and the length are those of the first episodes, however many were sampled."""
+    page = jb.Page(N=5, B=2, estimator=estimator, batch_spread=3, ratio_window=1.0)
+    theta, keys = POLICY.init(jax.random.key(1))[None], jax.random.split(jax.random.key(2), 1)
+    large = jax.jit(sampler(ENV, POLICY, page, None).large)
+    episodes = collect(ENV, POLICY, theta, keys, 8, tabular.HORIZON)
+    for size in (2, 5, 8):
+        drawn = large(theta, keys, jnp.zeros(1, bool), None, (), jnp.array([size]))
+        first = episodes._replace(
+            **{name: getattr(episodes, name)[..., :size] for name in episodes._fields if name != "chunks"}
+        )
+        np.testing.assert_allclose(drawn.sampled.estimate, estimate(estimator, POLICY, theta, first), rtol=1e-4)
+        np.testing.assert_allclose(drawn.sampled.returns[0], first.returns.mean(), rtol=1e-6)
+        np.testing.assert_allclose(drawn.sampled.lengths[0], first.lengths.mean(), rtol=1e-6)
+    assert large._cache_size() == 1
+
+
+def test_mean_ratio_against_numpy():
+    theta, other = POLICY.init(jax.random.key(1))[None], POLICY.init(jax.random.key(4))[None]
+    episodes = collect(ENV, POLICY, theta, jax.random.split(jax.random.key(2), 1), 7, tabular.HORIZON)
+    ratios = []
+    for i, n in enumerate(np.asarray(episodes.lengths)[0]):
+        for t in range(n):
+            at = np.asarray(episodes.observations, np.float64)[0, 0, :, t, i]
+            logits = [
+                np.asarray(POLICY.apply(POLICY.unravel(p[0]), at[:, None]), np.float64)[:, 0] for p in (theta, other)
+            ]
+            chances = [np.exp(x) / np.exp(x).sum() for x in logits]
+            action = int(episodes.actions[0, 0, t, i])
+            ratios.append(chances[1][action] / chances[0][action])
+    np.testing.assert_allclose(mean_ratio(POLICY, other, episodes)[0], np.mean(ratios), rtol=1e-5)
+
+
+def test_the_inner_loop_of_fedpg_br_ends_early_until_the_next_large_batch():
+    """The server waits: no step, no trajectories. A window that nothing leaves changes no number."""
+    page = PAGE._replace(estimator=Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"))
+    options = {**OPTIONS, "page": page, "aggregator": fedpg_br_filter(sigma=1.0, batch=6), "batch_spread": 2}
+    thetas, sizes = {}, {}
+    for window in (1e-9, 1e9, None):
+        algorithm = fedpg_br(ENV, POLICY, **options, ratio_window=window)
+        state, step = algorithm.init(jax.random.key(0)), jax.jit(algorithm.step)
+        thetas[window], sizes[window] = [], []
+        for coin in (True, False, False, True, False):
+            state, metrics = step(state, jnp.bool_(coin))
+            thetas[window].append(np.asarray(state.parameters))
+            sizes[window].append(int(metrics.batch))
+        assert step._cache_size() == 1
+    np.testing.assert_array_equal(thetas[1e9], thetas[None])
+    first, *stopped = thetas[1e-9]
+    np.testing.assert_array_equal(first, thetas[None][0])
+    np.testing.assert_array_equal(stopped[0], first)
+    np.testing.assert_array_equal(stopped[1], first)
+    assert np.abs(stopped[2] - first).max() > 0 and np.array_equal(stopped[3], stopped[2])
+    assert sizes[1e9] == sizes[None] and sizes[None][1:3] == [2, 2] and sizes[1e-9][1:3] == [2, 0]
+    assert all(4 <= n <= 8 for n in (sizes[None][0], sizes[None][3]))
+
+
+def test_the_filter_knows_the_size_that_was_drawn():
+    messages = jnp.concatenate([0.05 * jax.random.normal(jax.random.key(0), (9, 4)), jnp.full((2, 4), 0.13)])
+
+    def of(rule, batch):
+        return rule.apply(jax.random.key(0), messages, Receiver(messages[0], jnp.int32(0), batch), ()).shares
+
+    for size in (4, 16):
+        np.testing.assert_array_equal(
+            of(fedpg_br_filter(batch=9), jnp.int32(size)), of(fedpg_br_filter(batch=size), None)
+        )
+    assert not np.array_equal(of(fedpg_br_filter(), jnp.int32(4)), of(fedpg_br_filter(), jnp.int32(16)))
 
 
 def test_whitened_coefficients_against_numpy():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
@@ -42,6 +42,7 @@ class State(NamedTuple):
         attack_memory: what the attack remembers.
         critic: what every agent keeps for itself, `[K, …]` also if there is a server; empty without critics.
         mail: earlier gradient messages of all K agents that may still arrive; see `jaxbyz.protocol.delivery`.
+        ended: `[]`, whether the inner loop of FedPG-BR has ended; empty for algorithms without one.
     """
 
     step: Int[Array, ""]
@@ -54,6 +55,7 @@ class State(NamedTuple):
     attack_memory: Any
     critic: Any = ()
     mail: Mail = ()
+    ended: Bool[Array, ""] | tuple[()] = ()
 
 
 class Algorithm(NamedTuple):

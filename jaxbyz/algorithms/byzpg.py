@@ -25,6 +25,7 @@ from jaxbyz.algorithms.base import (
     next_anchor,
     previous_estimate,
 )
+from jaxbyz.algorithms.inner_loop import end_inner_loop, large_batch_size, sampled_trajectories
 from jaxbyz.algorithms.messages import message_keys, repeat
 from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
@@ -54,6 +55,7 @@ class ServerEstimate(NamedTuple):
         rules: the next state of the aggregator, `[1, …]`.
         attack_memory: what the attack remembers.
         mail: earlier messages of the workers that may still arrive.
+        ratio: see `Page.ratio_window`; empty if there is no window.
     """
 
     sampled: Sampled
@@ -62,6 +64,7 @@ class ServerEstimate(NamedTuple):
     rules: Any
     attack_memory: Any
     mail: Mail
+    ratio: Float[Array, " 1"] | tuple[()] = ()
 
 
 def byzpg(
@@ -135,7 +138,8 @@ def byzpg(
     def init(key: PRNGKeyArray, places: Places = one_device) -> State:
         key, key_theta = jax.random.split(key)
         theta_0, critics = policy.init(key_theta)[None], initial_critics(sample, key, places)
-        return initial_state(key, theta_0, optimizer, aggregator, K, attack, critics, delivery)
+        state = initial_state(key, theta_0, optimizer, aggregator, K, attack, critics, delivery)
+        return state if page.ratio_window is None else state._replace(ended=jnp.bool_(False))
 
     def step(state: State, coin: Array, places: Places = one_device) -> tuple[State, Metrics]:
         keys = iteration_keys(state, K)
@@ -147,7 +151,9 @@ def byzpg(
             theta, before, v_before = (jnp.tile(x, (places.per_device, 1)) for x in known)
             who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
             if server_samples:
-                return sample.large(theta, *who, state.critic)
+                size = large_batch_size(page, keys)
+                sizes = (jnp.full(places.per_device, size),) if page.batch_spread else ()
+                return sample.large(theta, *who, state.critic, *sizes)
             return sample.either(coin, theta, before, v_before, *who, state.critic)
 
         def aggregate(state: State, keys: IterationKeys, mask: Array, own: Sampled) -> ServerEstimate:
@@ -160,12 +166,13 @@ def byzpg(
             messages, mail = arrivals.collect(v_tilde.estimate, state.mail)
             view = omniscient_view(key_guess, heard, rule_state, messages, adversary)
             sent = received(key_forge, view, attack.gradients, jnp.int32(0), restore_own=False)
-            server = Receiver(sent[0], jnp.int32(0))
+            server = Receiver(sent[0], jnp.int32(0), large_batch_size(page, keys) if page.batch_spread else None)
             if aggregator.trusts_own:
                 server = Receiver(own_batch(state.parameters, keys), jnp.int32(-1))
             v = heard.apply(key_rule, sent, server, rule_state)
             rules = jax.tree.map(lambda leaf: leaf[None], v.state)
-            return ServerEstimate(v_tilde, v.rows, v.shares, rules, attack.remember(view), mail)
+            ratio = () if page.ratio_window is None else jnp.ones(1)
+            return ServerEstimate(v_tilde, v.rows, v.shares, rules, attack.remember(view), mail, ratio)
 
         def ask_workers(state: State, keys: IterationKeys, mask: Array) -> ServerEstimate:
             return aggregate(state, keys, mask, workers_sample(state, keys, mask).sampled)
@@ -176,7 +183,8 @@ def byzpg(
             drawn = sample.small(state.parameters, state.anchor, v_before, keys.agents[:1], jnp.zeros((1,), bool))
             own = drawn.sampled
             copies = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (K, *leaf.shape[1:])), own)
-            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), state.rules, state.attack_memory, state.mail)
+            unchanged = (state.rules, state.attack_memory, state.mail)
+            return ServerEstimate(copies, own.estimate, jnp.zeros((1, K)), *unchanged, drawn.ratio)
 
         workers_send = coin if server_alone else jnp.bool_(True)
         arrivals = delivery.draw(keys.delivery, mask, state.mail)  # who takes part, for critics and metrics
@@ -198,10 +206,11 @@ def byzpg(
                 parameters=theta, anchor=anchor, estimate=v, optimizer=optimizer_state, rules=estimate.rules,
                 attack_memory=estimate.attack_memory, mail=estimate.mail,
             )  # fmt: skip
+            following = end_inner_loop(page, coin, now, following, estimate.ratio)
             measured = StepResults(
                 aggregate_norms=jnp.tile(jnp.linalg.norm(estimate.v, axis=1), K),
                 shares=jnp.tile(estimate.shares, (K, 1)), finite_proposals=jnp.ones(K, bool),
-                parameters=jnp.tile(theta, (K, 1)), rounds=jnp.int32(0),
+                parameters=jnp.tile(following.parameters, (K, 1)), rounds=jnp.int32(0),
                 bytes_sent=central_bytes(delivery.present(K), D, workers_send, delivery.message_bytes(D)),
                 bytes_moved=central_moved(places, D, workers_send), takes_part=arrivals.takes_part,
             )  # fmt: skip
@@ -211,6 +220,7 @@ def byzpg(
         following, sampled, measured = repeat(page.messages, lines_4_to_14, state)
         critic = state.critic if drawn is None else arrivals.only_present(drawn.critic, state.critic, places)
         following = following._replace(step=state.step + 1, critic=critic)
-        return following, iteration_metrics(page, coin, sampled, mask, measured)
+        metrics = iteration_metrics(page, coin, sampled, mask, measured)
+        return following, metrics._replace(batch=sampled_trajectories(page, coin, large_batch_size(page, keys), state))
 
     return Algorithm(init, step, K, p, page, policy, environment, period, central=True)

@@ -155,19 +155,42 @@ def fedpg_br(
     attack: Attack | str | Callable[..., Array] | None = None,
     schedule: Schedule | None = None,
     page: Page = DEFAULT_PAGE,
+    batch_spread: int = 0,
+    ratio_window: float | None = None,
     delivery: Delivery = DEFAULT_DELIVERY,
     unsafe: bool = False,
 ) -> Algorithm:
     """Build FedPG-BR: filtered large batches, then a geometric number of small steps of the server.
 
-    Arguments as in `byzpg`. The number of small steps is geometric with parameter B/(N+B), which is the same as a coin
-    of that probability in every iteration.
+    The number of small steps is geometric with parameter B/(N + B), which is the same as a coin of that probability in
+    every iteration. The authors' code is `batch_spread=4, ratio_window=0.005` on CartPole; there the parameter of the
+    geometric distribution follows the size that was drawn, while here it stays that of its mean.
+
+    Args:
+        environment: as in `byzpg`.
+        policy: as in `byzpg`.
+        agents: as in `byzpg`.
+        aggregator: as in `byzpg`; the algorithm was designed for the rule `fedpg-br`.
+        optimizer: as in `byzpg`.
+        byzantine: as in `byzpg`.
+        assumed_byzantine: as in `byzpg`.
+        attack: as in `byzpg`.
+        schedule: as in `byzpg`.
+        page: as in `byzpg`.
+        batch_spread: the size of every large batch is drawn from {N − batch_spread, …, N + batch_spread}.
+        ratio_window: the small steps end once the mean of π(a_t | s_t; θ_0)/π(a_t | s_t; θ_n) over the steps of the
+            server's batch is farther than this from 1, where θ_0 are the parameters of the large batch. Until the next
+            large batch the server takes no step. None for no early end.
+        delivery: as in `byzpg`.
+        unsafe: as in `byzpg`.
 
     References:
-        Fan et al., Fault-tolerant federated reinforcement learning with theoretical guarantee, 2021.
+        Fan et al., Fault-tolerant federated reinforcement learning with theoretical guarantee, 2021; the early end is
+        only in their code.
     """
+    settings = page._replace(anchor="snapshot", batch_spread=batch_spread, ratio_window=ratio_window)
     return byzpg(
         environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
-        assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=page._replace(anchor="snapshot"),
+        assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=settings,
         p=page.B / (page.N + page.B), delivery=delivery, unsafe=unsafe,
     )  # fmt: skip

@@ -114,6 +114,8 @@ def build_parts(
         "p": config.p,
         "period": config.period,
         "delivery": delivery,
+        "batch_spread": config.batch_spread,
+        "ratio_window": config.ratio_window,
         "server_samples": config.small_batches != "workers",
         "local_steps": config.local_steps,
         "momentum": config.momentum,

@@ -178,6 +178,14 @@ class Config:
         None, "who samples the small batches of ByzPG: the server alone, or the workers as in the published code",
         choices=("server", "workers"), needs=[need.algorithm_takes("server_samples"), need.SMALL_BATCHES],
     )  # fmt: skip
+    batch_spread: int = option(
+        0, "draw the sizes of large batches from N ± this, as FedPG-BR does", allowed=NOT_NEGATIVE,
+        needs=[need.algorithm_takes("batch_spread")],
+    )  # fmt: skip
+    ratio_window: float | None = option(
+        None, "end the small steps of FedPG-BR once the mean probability ratio is farther than this from 1",
+        allowed=POSITIVE, needs=[need.algorithm_takes("ratio_window")],
+    )  # fmt: skip
     momentum: float | None = option(
         None, "agents send βm_{t−1} + (1 − β)g_t in the place of gradients; by default what the algorithm uses",
         allowed=MOMENTUM, needs=[need.algorithm_takes("delivery")],

@@ -90,6 +90,8 @@ _FEDPG_BR: dict[str, Any] = {
     "eta": 1e-3,
     "N": 16,
     "B": 4,
+    "batch_spread": 4,
+    "ratio_window": 0.005,
 }
 _SVRPG: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "svrpg", "agreement": "none", "N": 16, "period": 4}
 _MARINA: dict[str, Any] = {**_TABLE_CARTPOLE, **_STEADY, "algorithm": "byz-vr-marina-pg", "agreement": "none"}

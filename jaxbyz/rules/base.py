@@ -30,10 +30,12 @@ class Receiver(NamedTuple):
     Attributes:
         own: `[D]`, the receiver's own, true message.
         index: `[]`, the row that is its own message or derived from it; −1 if no row is, as behind bucketing.
+        batch: `[]`, the number of trajectories behind every message, if it is random; otherwise None.
     """
 
     own: Float[Array, " D"]
     index: Int[Array, ""]  # type: ignore[assignment]
+    batch: Int[Array, ""] | None = None
 
 
 class Outcome(NamedTuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.rules.base import Rule, usable, weighted
+from jaxbyz.accelerate.weighted_sums import mix
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, usable
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.selection import lowest
 
@@ -25,7 +26,7 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
         sigma: the bound σ on the deviation of honest messages. It depends on the estimator (`whitened`) and the task;
             if it is far too large, the filter lets everything through.
         delta: the probability δ of failure.
-        batch: the batch size B.
+        batch: the batch size B; where it is random, the size that was drawn is used instead.
         alpha: the largest fraction α of messages that the first filter may drop.
 
     References:
@@ -33,7 +34,7 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
         in their code).
     """
 
-    def weights(messages: Array) -> Array:
+    def weights(messages: Array, drawn: Array | None) -> Array:
         n = messages.shape[0]
         ok = usable(messages)
         squares = squared_distances(messages)
@@ -48,10 +49,15 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
             middle = lowest(jnp.where(crowd, spread, jnp.inf), 1)
             return jnp.where(jnp.any(crowd), jnp.sum(jnp.where(close, middle[:, None], 0.0), axis=0), 0.0)
 
-        first = good(2 * sigma * math.sqrt(2 * math.log(2 * n / delta) / batch))
+        V = 2 * math.log(2 * n / delta)
+        first = good(2 * sigma * (math.sqrt(V / batch) if drawn is None else jnp.sqrt(V / drawn)))
         kept = jnp.where(jnp.sum(first) >= (1 - alpha) * n, first, good(2 * sigma))
         smallest = jnp.min(jnp.sort(distance, axis=1)[:, n // 2])  # the smallest radius that holds a majority
         kept = jnp.where(jnp.any(kept > 0), kept, good(smallest))
         return kept / jnp.maximum(jnp.sum(kept), 1.0)
 
-    return weighted(weights)
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
+        share = weights(messages, receiver.batch)[None, :]
+        return Outcome(mix(share, messages), share, state)
+
+    return Rule(apply)

@@ -226,6 +226,21 @@ def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episod
     return map_over_steps(log_prob, trees, steps, episodes.alive, episodes.chunks) - episodes.log_probs
 
 
+def mean_ratio(policy: Policy, previous: Float[Array, "A D"], episodes: Episodes) -> Float[Array, " A"]:
+    """Return the mean of π(a_t | s_t; θ')/π(a_t | s_t; θ) over all steps of each agent's episodes, drawn at θ.
+
+    Its expectation is 1 for every θ', so that it measures how far θ' is from θ by the noise of the ratios.
+
+    Args:
+        policy: the policy π.
+        previous: `[A, D]`, the parameters θ' of each agent.
+        episodes: the batch, drawn at θ.
+    """
+    ratios = jnp.exp(jnp.minimum(log_ratios(policy, previous, episodes), LARGEST_LOG_WEIGHT))
+    total = jnp.sum(jnp.where(episodes.alive, ratios, 0.0), axis=(0, 2, 3))
+    return total / jnp.sum(episodes.alive, axis=(0, 2, 3))
+
+
 class Weights(NamedTuple):
     """Importance weights of a batch.
 

@@ -25,8 +25,10 @@ from jaxbyz.sampling.estimators import (
     Weights,
     coefficients,
     importance_weights,
+    mean_ratio,
     sum_of_scores,
 )
+from jaxbyz.sampling.random_batches import first_episodes, mean_over_first, whitened_over_all_steps
 from jaxbyz.sampling.reuse import Batch, clipped_estimate, keep, minibatch
 from jaxbyz.sampling.reward_effects import reward_effects
 from jaxbyz.sampling.rollout import Episodes, collect
@@ -61,6 +63,9 @@ class Page(NamedTuple):
         ratio_clip: the distance of probability ratios from 1 beyond which they have no influence (`sampling.reuse`).
         entropy: the factor β of the entropy of the policy, whose sum over the steps of an episode is added to its
             return; with normalised advantages, the mean over steps.
+        batch_spread: the size of a large batch is drawn from {N − batch_spread, …, N + batch_spread} (FedPG-BR).
+        ratio_window: a small batch has the mean of π(a_t | s_t; θ')/π(a_t | s_t; θ_t) over its steps, where θ' is the
+            anchor, and FedPG-BR ends its inner loop if that is farther than this from 1. None for neither.
     """
 
     N: int = 50
@@ -75,6 +80,8 @@ class Page(NamedTuple):
     minibatches: int = 1
     ratio_clip: float = 0.2
     entropy: float = 0.0
+    batch_spread: int = 0
+    ratio_window: float | None = None
 
     @property
     def messages(self) -> int:
@@ -104,6 +111,11 @@ class Page(NamedTuple):
             raise UsageError(f"epochs={self.epochs}, minibatches={self.minibatches}: must be at least 1")
         if self.N % self.minibatches:
             raise UsageError(f"minibatches={self.minibatches} with N={self.N}: N must be a multiple of minibatches")
+        if not 0 <= self.batch_spread < self.N:
+            raise UsageError(f"batch_spread={self.batch_spread} with N={self.N}: must be from 0 to N − 1")
+        if self.batch_spread and self.estimator.baseline in ("leave-one-out", "critic"):
+            given = f"batch_spread={self.batch_spread} with baseline={self.estimator.baseline}"
+            raise UsageError(f"{given}: needs baseline=none or constant")
         self.critic.check()
         self.estimator.check()
 
@@ -152,11 +164,13 @@ class Drawn(NamedTuple):
         sampled: what is sent or reported. If the batch is used several times, its estimate is zero.
         critic: the trained critics, which stay with their agents; empty without critics.
         batch: the episodes, which stay with their agents; empty unless the batch is used several times.
+        ratio: `[A]`, see `Page.ratio_window`; 1 for a large batch, and empty if there is no window.
     """
 
     sampled: Sampled
     critic: CriticState | tuple[()]
     batch: Batch | tuple[()]
+    ratio: Float[Array, " A"] | tuple[()] = ()
 
 
 class Sampler(NamedTuple):
@@ -165,8 +179,9 @@ class Sampler(NamedTuple):
     Attributes:
         init: `key -> CriticState` of one agent; empty without critics, and a private and a public critic where
             Byzantine agents poison their rewards.
-        large: `(θ_t [A, D], keys [A], mask [A], own, critics) -> Drawn`, for c_t = 1. `own` holds the parameters
-            `[A, …]` in which the agents' environments differ, as in `collect`; both may be left out.
+        large: `(θ_t [A, D], keys [A], mask [A], own, critics, size) -> Drawn`, for c_t = 1. `own` holds the parameters
+            `[A, …]` in which the agents' environments differ, as in `collect`; `size` `[A]` is how many trajectories
+            count, by default all N. The last three may be left out.
         small: `(θ_t, θ_{t−1}, v_{t−1}, keys, mask, own, critics) -> Drawn`, for c_t = 0.
         either: `(c_t, θ_t, θ_{t−1}, v_{t−1}, keys, mask, own, critics) -> Drawn`. If all seeds share one coin, only
             the branch that it shows is run.
@@ -236,19 +251,34 @@ def sampler(
             return taken
         return taken / jnp.mean(episodes.lengths, axis=1)[None, :, None, None]
 
-    def summary(episodes: Episodes, estimates: Array, weights: Weights | None = None) -> Sampled:
-        returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
+    def summary(
+        episodes: Episodes, estimates: Array, weights: Weights | None = None, size: Array | None = None
+    ) -> Sampled:
+        mean = partial(jnp.mean, axis=1) if size is None else partial(mean_over_first, size=size)
+        returns, lengths = mean(episodes.returns), mean(episodes.lengths.astype(jnp.float32))
         ess, largest = (jnp.ones_like(returns),) * 2 if weights is None else (weights.ess, weights.largest)
         return Sampled(clip_norm(estimates, page.clip_norm), returns, lengths, ess, largest)
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.N)
-    def large(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None, critics: Any = ()) -> Drawn:
-        episodes, q, critics = judge_reported(critics, sample(theta, keys, mask, own, page.N), theta, mask)
+    def large(
+        theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None = None, critics: Any = (),
+        size: Array | None = None,
+    ) -> Drawn:  # fmt: skip
+        episodes = sample(theta, keys, mask, own, page.N if size is None else page.N + page.batch_spread)
+        if size is not None:
+            episodes = first_episodes(episodes, size)
+        episodes, q, critics = judge_reported(critics, episodes, theta, mask)
         bonus = entropy_coefficients(episodes)
+        if size is not None:
+            per_episode = episodes.alive.shape[3] / size[None, :, None, None]
+            bonus = None if bonus is None else bonus * per_episode
+            q = q * (whitened_over_all_steps(episodes) if estimator.kind == "whitened" else per_episode)
         if page.messages > 1:
             return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, keep(episodes, q, bonus))
-        return Drawn(summary(episodes, sum_of_scores(policy, theta, episodes, q, bonus)), critics, ())
+        estimates = sum_of_scores(policy, theta, episodes, q, bonus)
+        ratio = () if page.ratio_window is None else jnp.ones(theta.shape[0])
+        return Drawn(summary(episodes, estimates, size=size), critics, (), ratio)
 
     @fold_mapped_axis
     @partial(map_groups, episodes=page.B)
@@ -264,7 +294,8 @@ def sampler(
         q_before = coefficients(estimator, episodes, omega.values) if judging is None else q * omega_of_step
         bonus_before = None if bonus is None else bonus * omega_of_step
         before = sum_of_scores(policy, previous, episodes, q_before, bonus_before)
-        return Drawn(summary(episodes, now + (v_before - before), omega), critics, ())
+        ratio = () if page.ratio_window is None else mean_ratio(policy, previous, episodes)
+        return Drawn(summary(episodes, now + (v_before - before), omega), critics, (), ratio)
 
     def either(coin: Array, theta: Array, previous: Array, v_before: Array, *who: Any) -> Drawn:
         if always_large:

@@ -42,7 +42,8 @@ class Layout(NamedTuple):
         """Which axes of a `Run` are spread over the mesh: seeds always, agents where there is one row per agent."""
         seeds, agents = PartitionSpec("seeds"), PartitionSpec("seeds", "agents")
         rows = seeds if self.algorithm.central else agents
-        return Run(State(seeds, seeds, rows, rows, rows, rows, rows, seeds, agents, seeds), Outputs(rows, rows, seeds))  # type: ignore[arg-type]
+        state: Any = State(seeds, seeds, rows, rows, rows, rows, rows, seeds, agents, seeds, seeds)  # type: ignore[arg-type]
+        return Run(state, Outputs(rows, rows, seeds))  # type: ignore[arg-type]
 
     @property
     def seed_at(self) -> np.ndarray:
