@@ -21,7 +21,7 @@ class Metrics(NamedTuple):
     """One iteration in numbers. Every field is a scalar unless a shape is given.
 
     Attributes:
-        batch: trajectories per agent that were sampled in this iteration: N or B, unless FedPG-BR draws the size or waits.
+        batch: trajectories per agent that were sampled in this iteration: N, B, or what FedPG-BR draws; 0 if it waits.
         returns: mean undiscounted return over the honest agents' trajectories.
         worst_agent: the lowest mean return of an honest agent.
         return_spread: standard deviation of the honest agents' mean returns, each in its own environment.
