@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
@@ -55,7 +55,7 @@ class State(NamedTuple):
     attack_memory: Any
     critic: Any = ()
     mail: Mail = ()
-    ended: Bool[Array, ""] | tuple[()] = ()
+    ended: Any = ()
 
 
 class Algorithm(NamedTuple):
