@@ -229,6 +229,7 @@ def test_gradient_found_turns_the_mean_around() -> None:
     np.testing.assert_allclose(forged[:F], np.tile(best, (F, 1)), atol=0.05)
 
 
+@pytest.mark.slow
 def test_gradient_found_impedes_agreement() -> None:
     """After a round of MDA, honest agents are farther apart than under dissensus or equivocating ALIE and MinMax."""
     rule = aggregators["mda"].build(K, 1)

@@ -37,6 +37,7 @@ def test_the_mean_is_broken_with_a_witness(tmp_path) -> None:
     assert reproduce_witness(row.witness) == pytest.approx(error / spread, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_plain_krum_is_broken_and_krum_behind_bucketing_cleared() -> None:
     """However small α is, Krum is as far from the mean as a message is; with bucketing the error falls with α."""
     assert error_decay("krum") < 0.1

@@ -27,12 +27,13 @@ from jaxbyz.rules import aggregators
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
         "--trajectories", "12", "--p", "0.5", "--kappa", "2"]  # fmt: skip
+SHARED = [*TINY, "--attack", "avg-zero", "--seeds", "3"]  # compiled once for all tests that do not need another program
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "one"
-    assert main(["train", *TINY, "--attack", "avg-zero", "--seeds", "3", "--out", str(out), "--quiet"]) == 0
+    assert main(["train", *SHARED, "--out", str(out), "--quiet"]) == 0
     return out
 
 
@@ -93,10 +94,10 @@ def test_seeds_do_not_influence_each_other(folder):
 
 
 def test_json_is_the_last_line(capsys, tmp_path):
-    assert main(["train", *TINY, "--json", "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", *SHARED, "--json", "--out", str(tmp_path / "run")]) == 0
     summary = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
-    assert summary["seeds"] == 1 and summary["finite"] and summary["trajectories"] >= 12
-    assert summary["return"]["mean"] > 0 and len(summary["return"]["seeds"]) == 1
+    assert summary["seeds"] == 3 and summary["finite"] and summary["trajectories"] >= 12
+    assert summary["return"]["mean"] > 0 and len(summary["return"]["seeds"]) == 3
 
 
 def test_evaluate_runs_fresh_episodes(capsys, folder):
@@ -284,7 +285,7 @@ def test_the_theorem_has_rounds_for_every_probability():
 
 
 def test_unsafe_runs_what_is_refused(tmp_path):
-    options = [*TINY, "--byzantine", "2", "--unsafe", "--attack", "avg-zero", "--quiet"]
+    options = [*TINY, "--p", "1", "--byzantine", "2", "--unsafe", "--attack", "avg-zero", "--quiet"]
     assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
 
 
@@ -302,7 +303,7 @@ attacks.add("own-attack", lambda: attack(lambda key, messages, mask: -SCALE * me
 def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path, registries_restored):
     (tmp_path / "own.py").write_text(OWN)
     out, imported = str(tmp_path / "run"), ["--import", str(tmp_path / "own.py")]
-    options = [*TINY, "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
+    options = [*TINY, "--p", "1", "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
     assert "'own-attack' is unknown" in refused(capsys, "train", *options)
     assert main([*imported, "train", *options]) == 0
     assert "own.py" in refused(capsys, "--import", str(tmp_path / "nowhere" / "own.py"), "list")
@@ -345,7 +346,7 @@ def test_an_existing_run_is_not_overwritten(capsys, folder):
 
 def test_a_run_that_goes_non_finite_stops_and_keeps_what_it_had(capsys, tmp_path):
     out = tmp_path / "run"
-    options = [*TINY, "--algorithm", "dec-page-pg", "--attack", "nan", "--trajectories", "400", "--quiet"]
+    options = [*TINY, "--p", "1", "--algorithm", "dec-page-pg", "--attack", "nan", "--trajectories", "400", "--quiet"]
     assert main(["train", *options, "--out", str(out)]) == 3
     message = capsys.readouterr().err
     assert (

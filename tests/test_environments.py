@@ -100,7 +100,9 @@ assert pong.plt.subplots is plt.subplots
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"])
+@pytest.mark.parametrize(
+    "name", ["Pendulum-v1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("CartPole-v1", "MountainCar-v0"))]
+)
 def test_fast_trigonometry_does_not_change_episodes(name):
     environment = jb.make_environment(name)
     policy = jb.mlp_policy(environment, (4,))

@@ -50,7 +50,9 @@ def lanes_last(tree):
     return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), tree)
 
 
-@pytest.mark.parametrize("lanes", [2 * WARP_LANES, 5, pytest.param(WARP_LANES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "lanes", [2 * WARP_LANES, *(pytest.param(lanes, marks=pytest.mark.slow) for lanes in (WARP_LANES, 5))]
+)
 def test_one_kernel_computes_its_function(lanes):
     keys = jax.random.split(jax.random.key(lanes), 3)
     a, b = jax.random.normal(keys[0], (lanes, 2, 3)), 3 * jax.random.normal(keys[1], (lanes,))
@@ -122,8 +124,7 @@ def counting() -> jb.Environment:
     ("name", "lanes"),
     [
         ("CartPole-v1", 35),
-        (counting(), 5),
-        *(pytest.param(name, 5, marks=pytest.mark.slow) for name in ("Pendulum-v1", "MountainCar-v0")),
+        *(pytest.param(name, 5, marks=pytest.mark.slow) for name in (counting(), "Pendulum-v1", "MountainCar-v0")),
     ],
 )
 def test_episodes_in_a_kernel_are_the_plain_ones(name, lanes):
@@ -177,7 +178,7 @@ def test_steps_that_a_kernel_cannot_run_are_recognised():
     assert not runs(lambda c, s: c, dtype=jnp.bfloat16)
 
 
-@pytest.mark.parametrize("environment", ["CartPole-v1", counting()])
+@pytest.mark.parametrize("environment", ["CartPole-v1", pytest.param(counting(), marks=pytest.mark.slow)])
 def test_a_chunk_is_one_cuda_kernel(environment):
     environment = jb.make_environment(environment)
     policy = jb.mlp_policy(environment)

@@ -101,7 +101,7 @@ def test_single_steps_agree_with_mujoco_in_float64(name):
 # --- rules of the tasks -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", everyday("InvertedPendulum-v5", "Reacher-v5", "Hopper-v5"))
 def test_environments_have_gymnasiums_spaces_and_initial_states(name):
     sizes = dict(zip(MODULES, [(4, 1), (9, 1), (8, 2), (10, 2), (11, 3), (17, 6), (17, 6)], strict=True))
     environment, module = jb.make_environment(name), module_of(name)
