@@ -29,7 +29,8 @@ import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"  # quick compilation
+QUICK_COMPILATION = " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + QUICK_COMPILATION
 RESULTS = ROOT / "benchmarks" / "results" / "reliability.json"
 SECONDS = 600  # after which a command counts as hanging
 
