@@ -20,7 +20,7 @@ from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.sampling import critic as critics
 from jaxbyz.sampling.estimators import Estimator
 from jaxbyz.sampling.page import Page, sampler
-from jaxbyz.sampling.reuse import clipped_estimate, keep
+from jaxbyz.sampling.reuse import clipped_estimate, keep, local_estimate
 from jaxbyz.sampling.rollout import collect
 
 A, M, HORIZON, GAMMA, LAMBDA = 2, 6, 40, 0.97, 0.9
@@ -171,6 +171,35 @@ def test_clipped_estimate_equals_numpy(batch, ours):
         scale = np.abs(expected).max()
         np.testing.assert_allclose(got[agent], expected, rtol=1e-3, atol=1e-3 * scale)
         assert np.abs(expected - unclipped).max() > 0.05 * scale  # clipping matters
+
+
+def test_local_steps_equal_numpy(batch, ours):
+    """The message is the way that an agent has gone, divided by the number and the size of its steps."""
+    theta, episodes, _, states = batch
+    eta, epochs = 0.02, 3
+    local = jax.jit(lambda q: local_estimate(POLICY, theta, keep(episodes, q), 0.1, epochs, 1, eta))(ours[1])
+    for agent in range(A):
+        advantages, now = numpy_advantages(episodes, states, agent), np.asarray(theta[agent], np.float64)
+        for _ in range(epochs):
+            now = now + eta * numpy_clipped(now, episodes, advantages, agent, 0.1)
+        expected = (now - np.asarray(theta[agent])) / (epochs * eta)
+        np.testing.assert_allclose(local[agent], expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
+    plain = jax.jit(lambda q: clipped_estimate(POLICY, theta, keep(episodes, q), 0.1))(ours[1])
+    assert float(jnp.abs(local - plain).max()) > 0.05 * float(jnp.abs(plain).max())
+
+
+@pytest.mark.slow
+def test_local_steps_need_one_message_and_visit_all_minibatches(batch):
+    """Steps of size zero along all minibatches of one epoch average to the plain estimate."""
+    theta = batch[0]
+    page = Page(N=M, B=M, estimator=Estimator(gamma=GAMMA, horizon=HORIZON), minibatches=3, local_eta=1e-12)
+    assert page.messages == 1 and page.uses == 3
+    who = jax.random.split(jax.random.key(3), A), jnp.zeros(A, bool)
+    parts, whole = (sampler(ENVIRONMENT, POLICY, p, None, True) for p in (page, page._replace(minibatches=1)))
+    found, expected = (jax.jit(s.large)(theta, *who).sampled.estimate for s in (parts, whole))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+    with pytest.raises(UsageError, match="minibatches=3 with small batches"):
+        sampler(ENVIRONMENT, POLICY, page, None, False)
 
 
 def test_the_sampler_sends_the_sum_of_advantages_times_scores(batch):

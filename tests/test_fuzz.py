@@ -102,6 +102,7 @@ OPTIONAL = {
         st.sampled_from(["none", "sign", "int8", "top-k:share=0.5"]), "", "nothing", "top-k:share=2", 3
     ),
     "local_steps": sizes(1, 3),
+    "groups": sizes(1, 3),
     "batch_spread": sizes(0, 2),
     "ratio_window": st.one_of(st.none(), numbers(0.01)),
     "momentum": numbers(0.0, 0.9),
@@ -112,6 +113,7 @@ OPTIONAL = {
     "epochs": sizes(1, 2),
     "minibatches": sizes(1, 2),
     "ratio_clip": numbers(0.2),
+    "local_eta": st.one_of(st.none(), numbers(0.1)),
     "entropy": numbers(0.0, 0.01),
     "policy": mostly(st.sampled_from([None, "mlp", "cnn"]), "", "nothing", "mlp:x=1", 3),
     "initial_std": numbers(0.5, 1.0),

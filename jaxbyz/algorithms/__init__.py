@@ -3,6 +3,7 @@
 from jaxbyz.algorithms.base import Algorithm, State, Traits
 from jaxbyz.algorithms.byzpg import SERVER_LIMIT, byzpg
 from jaxbyz.algorithms.decbyzpg import decbyzpg
+from jaxbyz.algorithms.ensemble import ensemble
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.algorithms.naive import dec_page_pg, fed_page_pg, page_pg
 from jaxbyz.algorithms.rivals import byz_vr_marina_pg, fedpg_br, res_nharpg, svrpg
@@ -36,6 +37,10 @@ algorithms.add(
 )  # fmt: skip
 algorithms.add(
     "res-nharpg", res_nharpg, "Res-NHARPG: Hessian-corrected momentum of the workers, normalised steps of the server",
+    SERVER_LIMIT, traits=Traits(central=True, one_batch=True),
+)  # fmt: skip
+algorithms.add(
+    "ensemble", ensemble, "ensemble: disjoint groups train one policy each, and the policies vote on actions",
     SERVER_LIMIT, traits=Traits(central=True),
 )  # fmt: skip
 
@@ -49,6 +54,7 @@ __all__ = [
     "byzpg",
     "dec_page_pg",
     "decbyzpg",
+    "ensemble",
     "fed_page_pg",
     "fedpg_br",
     "page_pg",

@@ -105,6 +105,7 @@ class Traits(NamedTuple):
         snapshot: small batches are compared with the parameters of the last large batch.
         naive: the algorithm always aggregates with the mean and never runs an agreement.
         single: the algorithm has one agent only.
+        one_batch: all batches have one size, and none is corrected with importance weights.
     """
 
     central: bool = False
@@ -112,6 +113,7 @@ class Traits(NamedTuple):
     snapshot: bool = False
     naive: bool = False
     single: bool = False
+    one_batch: bool = False
 
 
 class IterationKeys(NamedTuple):

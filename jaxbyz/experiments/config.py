@@ -174,6 +174,10 @@ class Config:
         allowed=COUNT,
         needs=[need.algorithm_takes("period")],
     )
+    groups: int = option(
+        3, "disjoint groups of an ensemble; each trains a policy, and the policies vote on actions", allowed=COUNT,
+        needs=[need.algorithm_takes("groups")],
+    )  # fmt: skip
     small_batches: str | None = option(
         None, "who samples the small batches of ByzPG: the server alone, or the workers as in the published code",
         choices=("server", "workers"), needs=[need.algorithm_takes("server_samples"), need.SMALL_BATCHES],
@@ -214,22 +218,32 @@ class Config:
     critic_steps: int = option(16, "local steps of every critic per batch", allowed=COUNT, needs=[need.CRITIC])
     epochs: int = option(1, "uses of every batch, with clipped ratios and one message each", allowed=COUNT)
     minibatches: int = option(1, "parts of a batch, with one message each in every epoch", allowed=COUNT)
+    local_eta: float | None = option(
+        None, "use every batch for local steps of this size with clipped ratios, and send one message, their mean",
+        allowed=POSITIVE, needs=[need.SEVERAL_MESSAGES],
+    )  # fmt: skip
     ratio_clip: float = option(
         0.2, "distance from 1 at which ratios are clipped", allowed=POSITIVE, needs=[need.SEVERAL_MESSAGES]
     )
     entropy: float = option(0.0, "factor of the entropy of the policy that is added to the objective",
-                            allowed=ENTROPY)  # fmt: skip
+                            allowed=ENTROPY, needs=[need.ENTROPY_BONUS])  # fmt: skip
     weights: str = option(
         "trajectory",
         "importance weights; trajectory is the paper's choice",
         choices=WEIGHTS,
-        needs=[need.SMALL_BATCHES],
+        needs=[need.SMALL_BATCHES, need.PLAIN_CORRECTION],
     )
     weight_clip: float | None = option(
-        None, "clip importance weights at this value", allowed=POSITIVE, needs=[need.SMALL_BATCHES]
+        None,
+        "clip importance weights at this value",
+        allowed=POSITIVE,
+        needs=[need.SMALL_BATCHES, need.PLAIN_CORRECTION],
     )
     previous: str = option(
-        "aggregated", "previous estimate in the small-batch formula", choices=PREVIOUS, needs=[need.SMALL_BATCHES]
+        "aggregated",
+        "previous estimate in the small-batch formula",
+        choices=PREVIOUS,
+        needs=[need.SMALL_BATCHES, need.PLAIN_CORRECTION],
     )
     anchor: str = option(
         "previous", "parameters that a small batch is compared with; proposed is what the published code uses",
@@ -296,6 +310,19 @@ TYPES = typing.get_type_hints(Config)
 def traits_of(config: Config) -> Traits:
     """Return the traits of the configured algorithm."""
     return algorithms[config.algorithm].traits or Traits()
+
+
+def in_groups(config: Config) -> bool:
+    """Return whether the agents train one policy per group."""
+    return algorithms[config.algorithm].takes("groups")
+
+
+def rule_sizes(config: Config, byzantine: int) -> tuple[int, int]:
+    """Return how many messages the aggregator sees, and how many of `byzantine` forged ones can be among them."""
+    if not in_groups(config):
+        return delivery_of(config).voters(config.agents), byzantine
+    groups = min(config.groups, config.agents)
+    return config.agents // groups, -(-byzantine // groups)
 
 
 def server_samples_alone(config: Config) -> bool:
@@ -365,6 +392,7 @@ def page_of(config: Config) -> Page:
         minibatches=config.minibatches,
         ratio_clip=config.ratio_clip,
         entropy=config.entropy,
+        local_eta=config.local_eta,
     )
 
 
@@ -379,10 +407,11 @@ def check_limits(config: Config) -> None:
     }
     delivery = delivery_of(config)
     counts = dict.fromkeys(entries, delivery.voters(config.agents)) | {"agreement": delivery.present(config.agents)}
+    # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
+    most = dict.fromkeys(entries, max(config.byzantine, config.defended))
+    counts["aggregator"], most["aggregator"] = rule_sizes(config, most["aggregator"])
     for kind, entry in entries.items():
-        # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
-        most = max(config.byzantine, config.defended)
-        check_limit(kind, entry.name, entry.limit, counts[kind], most, config.unsafe)
+        check_limit(kind, entry.name, entry.limit, counts[kind], most[kind], config.unsafe)
 
 
 def is_safe(config: Config) -> bool:
@@ -390,7 +419,7 @@ def is_safe(config: Config) -> bool:
     try:
         check_limits(dataclasses.replace(config, unsafe=False))
         f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
-        make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)
+        make_rule(rule_spec(config), *rule_sizes(config, f))
     except UsageError:
         return False
     return True

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
@@ -18,6 +17,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.memory import check_evaluation_memory
 from jaxbyz.experiments.plan import cached_algorithm
+from jaxbyz.policies import most_likely
 from jaxbyz.sampling.rollout import collect
 
 EVALUATION_STREAM = 2**32 - 1  # larger than any index that training folds into the same key
@@ -97,7 +97,8 @@ def _player(algorithm: Algorithm, episodes: int, horizon: int, greedy: bool) -> 
     """Return the compiled function `(parameters [A, D], keys [A], own [A, …]) -> returns and lengths`."""
     policy, environment = algorithm.policy, algorithm.environment
     if greedy:
-        policy = policy._replace(sample=_most_likely(policy.sample, environment.actions.discrete))
+        most_likely_of = partial(most_likely, policy, actions=environment.actions)
+        policy = policy._replace(sample=lambda distribution, noise: most_likely_of(distribution))
 
     def play(parameters: Any, keys: Any, own: OwnParams) -> dict[str, Any]:
         played = collect(environment, policy, parameters, keys, episodes, horizon, own=own)
@@ -109,10 +110,3 @@ def _player(algorithm: Algorithm, episodes: int, horizon: int, greedy: bool) -> 
 def evaluation_keys(seed: int, runs: int) -> PRNGKeyArray:
     """Return keys `[runs]` for fresh episodes; training with the same seed uses none of them."""
     return jax.random.split(jax.random.fold_in(jax.random.key(seed), EVALUATION_STREAM), runs)
-
-
-def _most_likely(sample: Callable[..., Any], discrete: bool) -> Callable[..., Any]:
-    """Return a function with the signature of `Policy.sample` that takes the most likely action."""
-    if discrete:
-        return lambda log_probs, u: jnp.argmax(log_probs, axis=0).astype(jnp.int32)
-    return lambda distribution, z: sample(distribution, jnp.zeros_like(z))

@@ -22,7 +22,7 @@ import numpy as np
 from jaxbyz.accelerate.portable import portable_function
 from jaxbyz.environments.observation_scaling import LARGEST
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import POLICY_OPTIONS, Config
+from jaxbyz.experiments.config import POLICY_OPTIONS, Config, in_groups
 from jaxbyz.experiments.trained_policy import Task, action_of, observation_columns, task_of
 from jaxbyz.files import json_text, write_output
 from jaxbyz.policies import default_policy, policies
@@ -46,6 +46,10 @@ def write_policy(path: Path, config: Config, theta: np.ndarray) -> Path:
         function = _portable_policy(task, theta)
         write_output(path, lambda file: file.write(function))
         return path
+    if in_groups(config):
+        raise UsageError(
+            f"out={path}: an ensemble is not one network; write it as a function, to a name that ends in .jax"
+        )
     arrays = named_arrays(task.policy.unravel(jnp.asarray(theta)))
     schema = json_text(describe(config, task))
     if path.suffix == ".npz":

@@ -46,9 +46,15 @@ def _takes_small_batches(c: Any) -> bool:
     return not always_large(c.p if entry.takes("p") else 0.5, c.period if entry.takes("period") else None)
 
 
+def _has_one_batch(c: Any) -> bool:
+    return (algorithms[c.algorithm].traits or Traits()).one_batch
+
+
 def _draws_coins(c: Any) -> bool:
-    """Whether batch sizes are random. An algorithm that takes neither p nor a period draws its own coins."""
+    """Whether batch sizes are random. An algorithm that takes neither p nor a period draws its own coins, if any."""
     entry = algorithms[c.algorithm]
+    if _has_one_batch(c):
+        return False
     return c.period is None and c.p < 1 if entry.takes("p") else not entry.takes("period")
 
 
@@ -83,6 +89,8 @@ NO_SNAPSHOT = Need(
     lambda c: not (algorithms[c.algorithm].traits or Traits()).snapshot,
     "{algorithm} compares small batches with its last snapshot",
 )
+PLAIN_CORRECTION = Need(lambda c: not _has_one_batch(c), "{algorithm} has no importance weights")
+ENTROPY_BONUS = Need(lambda c: not _has_one_batch(c), "{algorithm} does not read it")
 CONSTANT_BASELINE = Need(lambda c: c.baseline == "constant", "baseline={baseline}")
 CRITIC = Need(lambda c: c.baseline == "critic", "baseline={baseline}")
 SEVERAL_MESSAGES = Need(lambda c: c.epochs * c.minibatches > 1, "every batch is used once (--epochs)")

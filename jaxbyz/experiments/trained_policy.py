@@ -16,8 +16,8 @@ from jaxbyz.components import make_policy
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.environments.observation_scaling import scale_by
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.config import OUTPUTS, POLICY_OPTIONS, Config
-from jaxbyz.policies import Policy
+from jaxbyz.experiments.config import OUTPUTS, POLICY_OPTIONS, Config, in_groups
+from jaxbyz.policies import Policy, most_likely, voting
 from jaxbyz.registry import Registry, parse_assignments
 
 
@@ -49,14 +49,24 @@ class Task(NamedTuple):
 def task_of(config: Config) -> Task:
     """Return environment and policy of a configuration, the same objects for the same options."""
     options = tuple((name, getattr(config, name)) for name in POLICY_OPTIONS)
-    return _task_of(config.env, config.env_param, config.policy, options, Registry.revision)
+    groups = config.groups if in_groups(config) else None
+    return _task_of(config.env, config.env_param, config.policy, options, groups, Registry.revision)
 
 
 @lru_cache(maxsize=16)
-def _task_of(env: str, env_param: str, policy: str | None, options: tuple[tuple[str, Any], ...], revision: int) -> Task:
+def _task_of(
+    env: str,
+    env_param: str,
+    policy: str | None,
+    options: tuple[tuple[str, Any], ...],
+    groups: int | None,
+    revision: int,
+) -> Task:
     """Build a task; `revision` makes the cache notice components that are registered again."""
     environment = make_environment(env, **parse_assignments(env_param))
     built = make_policy(policy, environment, dict(options))
+    if groups is not None:
+        built = voting(built, environment.actions, groups)
     return Task(environment, built, jax.jit(partial(action_of, environment, built)))
 
 
@@ -100,10 +110,8 @@ def action_of(
     actions = environment.actions
     if key is not None:
         action = policy.sample(distribution, policy.noise(key, 1, columns.shape[1])[0])
-    elif actions.discrete:
-        action = jnp.argmax(distribution, axis=0).astype(jnp.int32)
     else:
-        action = policy.sample(distribution, jnp.zeros((actions.n, columns.shape[1])))
+        action = most_likely(policy, distribution, actions)
     if actions.discrete:
         return action.reshape(batch)
     shaped = action.T.reshape(*batch, *actions.shape)

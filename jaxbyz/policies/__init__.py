@@ -4,7 +4,8 @@ from jaxbyz.environments import Environment
 from jaxbyz.policies.convolutional import cnn_policy
 from jaxbyz.policies.flax_modules import flax_policy
 from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS, mlp_policy
-from jaxbyz.policies.policy import Policy
+from jaxbyz.policies.policy import Policy, most_likely
+from jaxbyz.policies.voting import voting
 from jaxbyz.registry import Registry
 
 # A factory takes the argument `environment`; its other arguments are options.
@@ -26,5 +27,7 @@ __all__ = [
     "default_policy",
     "flax_policy",
     "mlp_policy",
+    "most_likely",
     "policies",
+    "voting",
 ]

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxbyz.environments import ActionSpace
 
 
 class Policy(NamedTuple):
@@ -26,6 +29,8 @@ class Policy(NamedTuple):
         sample: `(distribution [P, L], noise [n, L]) -> actions`, `[L]` if discrete, otherwise `[n, L]`.
         log_prob: `(distribution [P, L], actions) -> [L]`.
         entropy: `distribution [P, L] -> [L]`, for runs with an entropy bonus; None if it is not known.
+        mode: `distribution [P, L] -> actions`, the most likely ones; None if they are those of the largest
+            log-probability, or those of the noise zero if actions are continuous.
     """
 
     size: int
@@ -36,6 +41,7 @@ class Policy(NamedTuple):
     sample: Callable[[Float[Array, "P L"], Float[Array, "n L"]], Array]
     log_prob: Callable[[Float[Array, "P L"], Array], Float[Array, " L"]]
     entropy: Callable[[Float[Array, "P L"]], Float[Array, " L"]] | None = None
+    mode: Callable[[Float[Array, "P L"]], Array] | None = None
 
 
 class Network(NamedTuple):
@@ -50,3 +56,12 @@ class Network(NamedTuple):
 
     init: Callable[[PRNGKeyArray], Any]
     apply: Callable[[Any, Float[Array, "O L"]], Float[Array, "n L"]]
+
+
+def most_likely(policy: Policy, distribution: Float[Array, "P L"], actions: ActionSpace) -> Array:
+    """Return the most likely actions: `[L]` if discrete, otherwise `[n, L]`."""
+    if policy.mode is not None:
+        return policy.mode(distribution)
+    if actions.discrete:
+        return jnp.argmax(distribution, axis=0).astype(jnp.int32)
+    return policy.sample(distribution, jnp.zeros((actions.n, distribution.shape[1])))

@@ -104,7 +104,7 @@ def hessian_momentum_sampler(
         raise UsageError(f"momentum={momentum}: must be in [0, 1)")
     if page.B >= page.N:
         raise UsageError(f"B={page.B} with N={page.N}: of N trajectories, B are for the Hessian; B must be less than N")
-    if page.uses_critic or page.messages > 1 or page.anchor != "previous":
+    if page.uses_critic or page.uses > 1 or page.anchor != "previous":
         raise UsageError("res-nharpg: needs a baseline other than critic, epochs=1, minibatches=1 and anchor=previous")
     if interference is not None and interference.poison is not None:
         raise UsageError("res-nharpg: agents have no critics that reward poisoning could use")

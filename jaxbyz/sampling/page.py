@@ -29,7 +29,7 @@ from jaxbyz.sampling.estimators import (
     sum_of_scores,
 )
 from jaxbyz.sampling.random_batches import first_episodes, mean_over_first, whitened_over_all_steps
-from jaxbyz.sampling.reuse import Batch, clipped_estimate, keep, minibatch
+from jaxbyz.sampling.reuse import Batch, clipped_estimate, keep, local_estimate, minibatch
 from jaxbyz.sampling.reward_effects import reward_effects
 from jaxbyz.sampling.rollout import Episodes, collect
 
@@ -60,6 +60,8 @@ class Page(NamedTuple):
         critic: the network and the training of the critics that `baseline="critic"` uses.
         epochs: how often an iteration uses its batch. Every use estimates, sends, aggregates and agrees anew.
         minibatches: the parts of a batch that are used one after the other in every epoch, one message for each.
+        local_eta: if given, every agent uses its batch for local steps of this size along its own clipped estimates
+            instead, and sends one message: their mean (`sampling.reuse.local_estimate`).
         ratio_clip: the distance of probability ratios from 1 beyond which they have no influence (`sampling.reuse`).
         entropy: the factor β of the entropy of the policy, whose sum over the steps of an episode is added to its
             return; with normalised advantages, the mean over steps.
@@ -82,10 +84,16 @@ class Page(NamedTuple):
     entropy: float = 0.0
     batch_spread: int = 0
     ratio_window: float | None = None
+    local_eta: float | None = None
 
     @property
     def messages(self) -> int:
         """The number of estimates that an agent sends per iteration."""
+        return self.uses if self.local_eta is None else 1
+
+    @property
+    def uses(self) -> int:
+        """The number of estimates that an agent makes of a batch."""
         return self.epochs * self.minibatches
 
     @property
@@ -127,7 +135,7 @@ class Page(NamedTuple):
         """
         if always_large:
             return
-        if self.messages > 1:
+        if self.uses > 1:
             raise UsageError(
                 f"epochs={self.epochs}, minibatches={self.minibatches} with small batches: a small batch corrects the "
                 "estimate of one step; use p=1"
@@ -274,8 +282,12 @@ def sampler(
             per_episode = episodes.alive.shape[3] / size[None, :, None, None]
             bonus = None if bonus is None else bonus * per_episode
             q = q * (whitened_over_all_steps(episodes) if estimator.kind == "whitened" else per_episode)
-        if page.messages > 1:
-            return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, keep(episodes, q, bonus))
+        if page.uses > 1:
+            batch = keep(episodes, q, bonus)
+            if page.local_eta is None:
+                return Drawn(summary(episodes, jnp.zeros_like(theta)), critics, batch)
+            steps = local_estimate(policy, theta, batch, page.ratio_clip, page.epochs, page.minibatches, page.local_eta)
+            return Drawn(summary(episodes, steps), critics, ())
         estimates = sum_of_scores(policy, theta, episodes, q, bonus)
         ratio = () if page.ratio_window is None else jnp.ones(theta.shape[0])
         return Drawn(summary(episodes, estimates, size=size), critics, (), ratio)

@@ -84,3 +84,37 @@ def clipped_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Bat
 
     *steps, alive = _agents_first(batch[:-1])
     return gradient_over_steps(objective, policy, parameters, tuple(steps), alive, jnp.max(batch.chunks))
+
+
+def local_estimate(
+    policy: Policy,
+    parameters: Float[Array, "A D"],
+    batch: Batch,
+    clip: float,
+    epochs: int,
+    minibatches: int,
+    eta: float,
+) -> Float[Array, "A D"]:
+    """Return the mean of the clipped estimates along a path of local steps, for each agent.
+
+    θ_0 = θ and θ_{i+1} = θ_i + η g_i, where g_i is the clipped estimate at θ_i from minibatch i; the result is
+    (1/m) Σ_i g_i = (θ_m − θ_0)/(mη) with m = epochs · minibatches. Plain ascent with step size mη along the mean of
+    these vectors over the agents is federated averaging of their local parameters.
+
+    Args:
+        policy: the policy π.
+        parameters: `[A, D]`, the parameters θ at which the episodes were drawn.
+        batch: the episodes and their coefficients.
+        clip: as in `clipped_estimate`.
+        epochs: how often the batch is used.
+        minibatches: the parts of the batch that are used one after the other.
+        eta: the size η of the local steps.
+    """
+
+    def step(i: Array, path: tuple[Array, Array]) -> tuple[Array, Array]:
+        theta, total = path
+        gradient = clipped_estimate(policy, theta, minibatch(batch, i, minibatches), clip)
+        return theta + eta * gradient, total + gradient
+
+    steps = epochs * minibatches
+    return jax.lax.fori_loop(0, steps, step, (parameters, jnp.zeros_like(parameters)))[1] / steps

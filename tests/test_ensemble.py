@@ -1,0 +1,134 @@
+"""Policies from disjoint groups: the vote, its training, and what a run does with it afterwards."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.algorithms import ensemble
+from jaxbyz.experiments.evaluation import evaluate
+from jaxbyz.policies import most_likely, voting
+from jaxbyz.policies.voting import geometric_median, majority
+from jaxbyz.sampling import tabular_mdp as tabular
+
+ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
+PAGE = jb.Page(N=6, B=2, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
+
+
+def test_majority_against_counting():
+    chosen = np.random.default_rng(0).integers(0, 4, (5, 200))
+    counts = np.stack([(chosen == a).sum(axis=0) for a in range(4)])
+    np.testing.assert_array_equal(majority(jnp.asarray(chosen), 4), counts.argmax(axis=0))  # the lowest of equals
+
+
+def test_geometric_median_against_a_longer_search_in_float64():
+    chosen = np.random.default_rng(1).normal(size=(5, 3, 20))
+    found = np.asarray(geometric_median(jnp.asarray(chosen, jnp.float32)), np.float64)
+    for lane in range(20):
+        x, z = chosen[:, :, lane], chosen[:, :, lane].mean(axis=0)
+        cost = lambda z, x=x: np.linalg.norm(x - z, axis=1).sum()  # noqa: E731
+        for _ in range(2000):  # Weiszfeld, from another point and far longer
+            weight = 1 / np.maximum(np.linalg.norm(x - z, axis=1), 1e-14)
+            z = weight @ x / weight.sum()
+        best = min(cost(z), *map(cost, x))
+        assert cost(found[:, lane]) <= best * (1 + 1e-4)
+    alone = np.random.default_rng(2).normal(size=(5, 1, 20))
+    np.testing.assert_allclose(geometric_median(jnp.asarray(alone, jnp.float32)), np.median(alone, axis=0), atol=1e-4)
+
+
+def test_one_liar_does_not_change_a_unanimous_vote():
+    """A member that is certain of another action has no influence; members draw their own actions."""
+    joint = voting(POLICY, ENV.actions, 3)
+    theta = np.stack([POLICY.init(KEY)] * 2 + [-50 * np.ones(POLICY.size)])
+    sure = 50 * np.asarray(theta[0])
+    theta[:2] = sure
+    observations = jnp.eye(ENV.observation_size)
+    distribution = joint.apply(joint.unravel(jnp.asarray(theta.ravel(), jnp.float32)), observations)
+    alone = POLICY.apply(POLICY.unravel(jnp.asarray(sure, jnp.float32)), observations)
+    expected = most_likely(POLICY, alone, ENV.actions)
+    np.testing.assert_array_equal(most_likely(joint, distribution, ENV.actions), expected)
+    drawn = joint.noise(KEY, 2, observations.shape[1])
+    assert drawn.shape[1] == 3 * POLICY.noise(KEY, 1, 1).shape[1] and np.ptp(np.asarray(drawn[0]), axis=0).min() > 0
+    assert joint.sample(distribution, drawn[0]).shape == expected.shape and joint.size == 3 * POLICY.size
+
+
+def test_continuous_actions_are_voted_on_too():
+    """With one dimension and three members, the result is the member in the middle, drawn or most likely."""
+    environment = jb.make_environment("Pendulum-v1")
+    member = jb.mlp_policy(environment, (3,))
+    joint, observations = voting(member, environment.actions, 3), jax.random.normal(KEY, (3, 7))
+    theta = joint.init(jax.random.key(1))
+    distribution, noise = joint.apply(joint.unravel(theta), observations), joint.noise(KEY, 1, 7)[0]
+    each = [member.apply(member.unravel(part), observations) for part in theta.reshape(3, -1)]
+    drawn = [member.sample(own, z) for own, z in zip(each, noise.reshape(3, 1, 7), strict=True)]
+    np.testing.assert_allclose(joint.sample(distribution, noise), np.median(drawn, axis=0), rtol=1e-4, atol=1e-4)
+    middle = np.median([most_likely(member, own, environment.actions) for own in each], axis=0)
+    np.testing.assert_allclose(most_likely(joint, distribution, environment.actions), middle, rtol=1e-4, atol=1e-4)
+    far = jnp.array([[0.1, 0.2], [0.11, 0.2], [1e6, -1e6]])[:, :, None]  # one member is far away
+    assert float(jnp.abs(geometric_median(far)[:, 0] - jnp.array([0.1, 0.2])).max()) < 0.02
+
+
+def test_every_group_is_a_byzpg_of_its_own():
+    """Each group's aggregate is the mean of its members, and groups do not influence each other."""
+    options = {"agents": 5, "groups": 2, "aggregator": "mean", "optimizer": optax.sgd(0.1), "page": PAGE}
+    algorithm = ensemble(ENV, POLICY, **options)
+    state, step = algorithm.init(KEY), jax.jit(algorithm.step)
+    D = POLICY.size
+    assert state.parameters.shape == (1, 2 * D) and not np.allclose(state.parameters[0, :D], state.parameters[0, D:])
+    for coin in (True, False):
+        before = np.asarray(state.parameters).reshape(2, D)
+        state, metrics = step(state, jnp.bool_(coin))
+        moved = np.asarray(state.parameters).reshape(2, D) - before
+        np.testing.assert_allclose(moved, 0.1 * np.asarray(state.estimate).reshape(2, D), rtol=1e-4, atol=1e-6)
+        shares = np.asarray(metrics.shares)  # mean over receivers: three of group 0, two of group 1
+        np.testing.assert_allclose(shares, np.array([3, 2, 3, 2, 3]) / 5 / np.array([3, 2, 3, 2, 3]), rtol=1e-5)
+        assert float(metrics.diameter) == pytest.approx(np.linalg.norm(np.diff(moved + before, axis=0)), rel=1e-4)
+    lying = ensemble(ENV, POLICY, **{**options, "byzantine": 1, "attack": "large-noise", "unsafe": True})
+    after, _ = jax.jit(lying.step)(lying.init(KEY), jnp.bool_(True))
+    clean, _ = step(algorithm.init(KEY), jnp.bool_(True))  # agent 4, the liar, is in group 0
+    np.testing.assert_allclose(after.parameters[0, D:], clean.parameters[0, D:], rtol=1e-5)
+    assert float(jnp.abs(after.parameters[0, :D] - clean.parameters[0, :D]).max()) > 1
+    assert step._cache_size() == 1
+
+
+@pytest.mark.slow
+def test_the_vote_survives_a_group_that_liars_control():
+    """Groups that average: two of five hold a liar and are lost, the vote of all five is not."""
+    options = dict(algorithm="ensemble", env="TabularMDP", agents=5, groups=5, byzantine=2, attack="large-noise")
+    run = jb.run_experiment(preset="default", **options, aggregator="mean", p=1.0, N=40, eta=0.05, trajectories=4000)
+    theta = run.policy["last"][0, 0]
+    alone = np.tile(theta.reshape(5, -1), 5)  # five copies of one member in the place of all
+    vote, *members = evaluate(run.config, np.concatenate([theta[None], alone]), 2000)["returns"].mean(axis=1)
+    assert min(members) < 1.8 and vote > 2.7 and vote > np.mean(members)
+    assert run.act(np.zeros(ENV.observation_size)) in range(ENV.actions.n)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": 7}, "groups=7 of agents=6"),
+        ({"groups": 3, "byzantine": 2, "aggregator": "rfa"}, "byzantine=1 of agents=2 exceeds the limit"),
+        ({"aggregator": "fltrust", "groups": 2}, "do not sample"),
+    ],
+)
+def test_bad_values_end_in_one_line(options, message):
+    with pytest.raises(jb.UsageError, match=message):
+        ensemble(ENV, POLICY, **{"agents": 6, "aggregator": "mean", "optimizer": optax.sgd(0.1), **options})
+
+
+@pytest.mark.slow
+def test_evaluate_and_export_use_the_vote(tmp_path, capsys):
+    from jaxbyz.cli import main
+
+    words = "--algorithm ensemble --agents 6 --groups 3 --trajectories 16 --N 4 --B 4 --hidden 4 --horizon 20 --quiet"
+    assert main(["train", *words.split(), "--out", str(tmp_path / "run"), "--evaluate-every", "2"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "3", "--greedy"]) == 0
+    assert "return" in capsys.readouterr().out
+    run = jb.load_run(tmp_path / "run")
+    assert run.act(np.zeros(4)) in (0, 1) and run.export(tmp_path / "policy.jax").exists()
+    with pytest.raises(jb.UsageError, match="not one network"):
+        run.export(tmp_path / "policy.npz")
