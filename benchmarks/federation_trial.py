@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxbyz.errors import UsageError
 from jaxbyz.federation import launcher
 from jaxbyz.federation.keys import node_name
 from jaxbyz.federation.records import CHECKPOINTS, STATUS_FILE, checkpoint_iterations
@@ -208,13 +209,25 @@ class Trial:
         """Return the honest nodes whose processes are running."""
         return [i for i in self.honest() if self._pid(i) is not None]
 
-    def diameter(self) -> tuple[int, float]:
-        """Return the latest iteration of which all honest nodes have a checkpoint, and their largest distance then."""
-        folders = [self.folder / node_name(i) for i in self.honest()]
-        t = max(set.intersection(*(set(checkpoint_iterations(folder)) for folder in folders)))
-        D = np.load(self.folder / node_name(0) / CHECKPOINTS / f"{t}.npz")["sampled"].size
-        rows = [read_arrays(folder / CHECKPOINTS / f"{t}.npz")["state"][:D].astype(float) for folder in folders]
-        return t, max(float(np.linalg.norm(a - b)) for a in rows for b in rows)
+    def diameter(self, nodes: Iterable[int] | None = None) -> tuple[int, float]:
+        """Return the latest iteration of which these nodes have a checkpoint, and their largest distance then.
+
+        By default, of all honest nodes.
+        """
+        folders = [self.folder / node_name(i) for i in (self.honest() if nodes is None else nodes)]
+        found: list[tuple[int, float]] = []
+
+        def compare() -> bool:
+            common = set.intersection(*(set(checkpoint_iterations(folder)) for folder in folders))
+            with contextlib.suppress(UsageError, ValueError):  # old checkpoints are removed while they are read
+                t = max(common)
+                checkpoints = [read_arrays(folder / CHECKPOINTS / f"{t}.npz") for folder in folders]
+                rows = [arrays["state"][: arrays["sampled"].size].astype(float) for arrays in checkpoints]
+                found.append((t, max(float(np.linalg.norm(a - b)) for a in rows for b in rows)))
+            return bool(found)
+
+        assert self.wait_for(compare, 60)
+        return found[0]
 
     def end(self) -> None:
         for process in self.processes.values():

@@ -6,10 +6,8 @@ import threading
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxbyz import training
 from jaxbyz.experiments import run_folder
 from jaxbyz.experiments.plan import make_plan
 from jaxbyz.experiments.resolving import resolve
@@ -86,6 +84,8 @@ class Threads:
 def simulated(config):
     """The parameters `[K, D]` that the simulation ends with."""
     plan = make_plan(config)
-    coins = jnp.asarray(plan.coins)
-    program = jax.jit(lambda key: training.train(plan.algorithm, key, plan.iterations, coins).run.state.parameters)
-    return np.asarray(program(plan.keys[0]))
+    step = jax.jit(lambda state, coin: plan.algorithm.step(state, coin)[0])
+    state = jax.jit(plan.algorithm.init)(plan.keys[0])
+    for coin in plan.coins:
+        state = step(state, coin)
+    return np.asarray(state.parameters)

@@ -30,10 +30,8 @@ from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.report.runs import load_runs
 
 SEVEN = {"agents": 7, "byzantine": 1, "aggregator": "krum", "agreement": "gda"}
-CRITICS = {
-    "agents": 5, "byzantine": 1, "aggregator": "krum", "agreement": "mda", "p": 1.0, "trajectories": 40,
-    "baseline": "critic", "critic_hidden": (4,), "critic_steps": 2, "epochs": 2, "kappa": "1",
-}  # fmt: skip
+FIVE = {"agents": 5, "byzantine": 1, "aggregator": "krum", "agreement": "mda", "p": 1.0, "trajectories": 40}
+CRITICS = {"p": 1.0, "trajectories": 40, "baseline": "critic", "critic_hidden": (4,), "critic_steps": 2, "epochs": 2}
 
 
 @pytest.fixture(scope="module")
@@ -43,31 +41,43 @@ def seven():
 
 
 @pytest.fixture(scope="module")
-def critics():
-    """The programs of five nodes with critics that use every batch twice, which covers all that a node computes."""
-    return build_programs(small_config(**CRITICS))
+def five():
+    """The programs of five nodes that compile quickly: always large batches, and nothing for messages that are late."""
+    programs = build_programs(small_config(**FIVE))
+    return programs._replace(sizes=frozenset({5}))
 
 
 def with_length(programs, config):
     return programs._replace(plan=make_plan(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agents", "faults", "aggregator", "agreement"),
     [
-        pytest.param(4, 0, "rfa", "mda", marks=pytest.mark.slow),
-        pytest.param(4, 0, "krum", "gda", marks=pytest.mark.slow),
-        pytest.param(4, 0, "rfa", "gda", marks=pytest.mark.slow),
-        pytest.param(4, 0, "krum", "mda", marks=pytest.mark.slow),
-        pytest.param(7, 1, "rfa", "mda", marks=pytest.mark.slow),
-        pytest.param(7, 1, "rfa", "gda", marks=pytest.mark.slow),
-        pytest.param(7, 1, "krum", "mda", marks=pytest.mark.slow),
-        pytest.param(7, 1, "krum", "gda", marks=pytest.mark.slow),
-        pytest.param(7, 1, "bucketing+rfa", "gda", marks=pytest.mark.slow),
+        *((4, 0, aggregator, agreement) for aggregator in ("rfa", "krum") for agreement in ("mda", "gda")),
+        *((7, 1, aggregator, agreement) for aggregator in ("rfa", "krum") for agreement in ("mda", "gda")),
+        (7, 1, "bucketing+rfa", "gda"),
     ],
 )
 def test_nodes_compute_what_the_simulation_computes(tmp_path, agents, faults, aggregator, agreement):
     config = small_config(agents=agents, byzantine=faults, aggregator=aggregator, agreement=agreement)
+    assert_equal_to_simulation(Threads(tmp_path, config).join(), config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        CRITICS,
+        {**CRITICS, "minibatches": 2, "advantages": "normalised", "entropy": 0.01, "agreement": "none"},
+        {"p": 0.5, "baseline": "critic", "critic_hidden": (4,), "critic_steps": 2},
+        {"env_agents": '{"gravity": [9.0, 9.4, 9.8, 10.2]}', "start": "shared", "previous": "own"},
+    ],
+    ids=["critics, two epochs", "minibatches", "critics, small batches", "values per agent"],
+)
+def test_nodes_compute_what_the_simulation_computes_with_options(tmp_path, options):
+    config = small_config(**{"agents": 4, **options})
     assert_equal_to_simulation(Threads(tmp_path, config).join(), config)
 
 
@@ -78,9 +88,9 @@ def assert_equal_to_simulation(federation, config, nodes=None):
     np.testing.assert_allclose(federation.parameters(nodes), simulated(config)[list(nodes)], rtol=0, atol=1e-5)
 
 
-def test_nodes_with_critics_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, critics):
-    config = small_config(**CRITICS)
-    federation = Threads(tmp_path / "fed", config, programs=critics).join()
+def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, five):
+    config = small_config(**FIVE)
+    federation = Threads(tmp_path / "fed", config, programs=five).join()
     assert_equal_to_simulation(federation, config)
     assert all(sum(node.inbox.refused.values()) == 0 for node in federation.nodes.values())
     (run,) = load_runs([tmp_path])
@@ -90,9 +100,8 @@ def test_nodes_with_critics_compute_what_the_simulation_computes_and_are_read_as
     assert run.metrics["returns"].shape == (1, T) and np.isfinite(run.metrics["returns"]).all()
     assert run.metrics["diameter"].max() < 1e-3 and run.metrics["byzantine"].sum() == 0
     np.testing.assert_allclose(run.metrics["shares"].sum(axis=2), 1, rtol=1e-5)
-    # Every node sends four vectors per round; the paper counts the one to itself as well. Two gradients are sent per
-    # iteration, each followed by one round of agreement.
-    assert (run.metrics["rounds"] == 2).all() and (run.metrics["bytes_sent"] == 4 * 5 * 5 * 4 * D).all()
+    # Every node sends four vectors per round; the paper counts the one to itself as well.
+    assert (run.metrics["rounds"] == 2).all() and (run.metrics["bytes_sent"] == 3 * 5 * 5 * 4 * D).all()
     assert run.metrics["bytes_moved"].sum() >= run.metrics["bytes_sent"].sum() * 4 / 5
     assert (tmp_path / "fed" / "node-03" / "metrics.npz").exists()
 
@@ -130,17 +139,18 @@ def test_a_node_that_lost_everything_joins_again(tmp_path, seven):
 
 
 @pytest.mark.slow
-def test_a_stopped_federation_continues_from_its_checkpoints(tmp_path, seven):
-    """Nodes that stopped at different iterations go back to one that all of them have."""
-    config = small_config(**SEVEN, trajectories=60)
-    settings = {i: NodeSettings(slow=0.005, checkpoint_every=5, floor=PATIENT) for i in range(7)}
-    federation = Threads(tmp_path, config, settings, with_length(seven, config))
+def test_a_stopped_federation_continues_from_its_checkpoints(tmp_path):
+    """Nodes that stopped at different iterations go back to one that all of them have, with the critics they had."""
+    config = small_config(**{**FIVE, **CRITICS, "trajectories": 60})
+    programs = build_programs(config)
+    settings = {i: NodeSettings(slow=0.005, checkpoint_every=5, floor=PATIENT) for i in range(5)}
+    federation = Threads(tmp_path, config, settings, programs)
     wait_until(lambda: federation.nodes[0].t >= 12)
-    for index in range(7):
+    for index in range(5):
         federation.stops[index].set()
     federation.join()
-    assert all(isinstance(error, Stopped) for error in federation.errors.values()) and len(federation.errors) == 7
-    again = Threads(tmp_path, config, settings, with_length(seven, config)).join()
+    assert all(isinstance(error, Stopped) for error in federation.errors.values()) and len(federation.errors) == 5
+    again = Threads(tmp_path, config, settings, programs).join()
     assert_equal_to_simulation(again, config)
     assert not any("starting at iteration 0" in line for line in again.lines)
 
@@ -246,8 +256,8 @@ def test_two_processes_with_one_identity_are_refused(tmp_path, seven):
             threads.stop(index)
 
 
-def test_a_node_runs_once_per_folder(tmp_path, critics):
-    federation = Threads(tmp_path, small_config(**CRITICS), programs=critics, only=[])
+def test_a_node_runs_once_per_folder(tmp_path, five):
+    federation = Threads(tmp_path, small_config(**FIVE), programs=five, only=[])
     from jaxbyz.experiments.folder_lock import lock_folder
 
     own = tmp_path / "node-02"

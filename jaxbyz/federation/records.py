@@ -132,7 +132,8 @@ class Record:
             folder / CHECKPOINTS / f"{iteration}.npz",
             {
                 "state": state, "sampled": self.sampled, "best": self.best, "best_return": np.array(self.best_return),
-                "federation": np.frombuffer(digest, np.uint8), **{f"rows_{k}": v for k, v in self.rows.items()},
+                "federation": np.frombuffer(digest, np.uint8),
+                **{f"rows_{name}": values[:iteration] for name, values in self.rows.items()},
             },
         )  # fmt: skip
         for old in checkpoint_iterations(folder)[:-KEEP]:
@@ -142,11 +143,13 @@ class Record:
         """Read a checkpoint and return its state `[S]`, or None if it is damaged or of another federation."""
         try:
             arrays = read_arrays(folder / CHECKPOINTS / f"{iteration}.npz")
-            rows = {name: arrays[f"rows_{name}"] for name in self.rows}
-            fits = all(rows[name].shape == self.rows[name].shape for name in rows)
+            past = {name: arrays[f"rows_{name}"] for name in self.rows}
+            fits = all(past[name].shape == values[:iteration].shape for name, values in self.rows.items())
             if arrays["federation"].tobytes() != digest or arrays["state"].shape != (size,) or not fits:
                 return None
-            self.rows = rows
+            for name, values in self.rows.items():
+                values[:] = np.nan
+                values[:iteration] = past[name]
             self.sampled, self.best = arrays["sampled"], arrays["best"]
             self.best_return = float(arrays["best_return"])
             return arrays["state"]
