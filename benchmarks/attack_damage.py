@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -42,11 +43,11 @@ def inputs(seed: int) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(x, jnp.float32), jnp.asarray(masks)
 
 
-def damages(name: str, seed: int = 0) -> dict[str, float]:
-    """Return the damage of every attack to one rule, measured in one compiled program."""
+def damages(name: str, seed: int = 0, only: Collection[str] | None = None) -> dict[str, float]:
+    """Return the damage of every attack, or of some, to one rule, measured in one compiled program."""
     rule = named_rule(name, K, F)
     kind = "parameters" if name.startswith(AGREEMENT) else "gradients"
-    built = {entry.name: entry.build(K, F) for entry in attacks}
+    built = {entry.name: entry.build(K, F) for entry in attacks if only is None or entry.name in only}
     chosen = {label: attack for label, attack in built.items() if getattr(attack, kind) is not None}
 
     def on_one_input(key: jax.Array, x: jax.Array, mask: jax.Array) -> jax.Array:

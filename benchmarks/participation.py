@@ -1,6 +1,7 @@
 """How sampling agents can hand liars a majority, and what cached messages repair; see docs/federations.md.
 
     python benchmarks/participation.py [--seeds 32] [--out benchmarks/results/participation.json]
+    python benchmarks/participation.py --arrivals   # chance against the adversary: results/arrivals.json
 
 ByzPG on the MDP of `jaxbyz.sampling.tabular_mdp`, whose return J is known exactly: 13 workers, 4 of them
 Byzantine, which send −3 times the honest mean (IPM), RFA, large batches only. With few participants, Byzantine
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +32,12 @@ from jaxbyz.sampling import tabular_mdp
 
 K, F, ITERATIONS = 13, 4, 200
 PARTICIPATION = (1.0, 0.7, 0.5, 0.3)
+ARRIVALS = {
+    "participation 0.7": Delivery(0.7),
+    "participation 0.7, cached": Delivery(0.7, "cached"),
+    "delay 8": Delivery(delay=8),
+    "drop 0.2": Delivery(drop=0.2),
+}
 
 
 def chance_of_majority(present: int) -> float:
@@ -52,32 +61,46 @@ def returns(delivery: Delivery, seeds: int) -> np.ndarray:
     return np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), seeds)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=32)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/participation.json"))
-    arguments = parser.parse_args()
-    prepare()
-    start, rows = time.monotonic(), []
+def summary(found: np.ndarray) -> dict[str, float]:
+    """Return mean, standard deviation and the worst seed."""
+    return {"mean": float(found.mean()), "std": float(found.std()), "worst": float(found.min())}
+
+
+def participation_rows(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield the results for every number of participants, without and with cached messages."""
     for participation in PARTICIPATION:
         for absent in ("ignore", "cached")[: 1 if participation == 1 else 2]:
             delivery = Delivery(participation, absent)
-            found = returns(delivery, arguments.seeds)
             present = delivery.present(K)
-            rows.append(
-                {
-                    "participation": participation, "present": present, "absent": absent,
-                    "chance": chance_of_majority(present), "mean": float(found.mean()), "std": float(found.std()),
-                    "worst": float(found.min()),
-                }
-            )  # fmt: skip
-            print(rows[-1], flush=True)
-    report = {
-        "command": "python benchmarks/participation.py", "environment": describe_environment(), "K": K,
-        "byzantine": F, "iterations": ITERATIONS, "seeds": arguments.seeds, "rows": rows,
-        "seconds": round(time.monotonic() - start),
-    }  # fmt: skip
-    write_json(arguments.out, report)
+            facts = {"participation": participation, "present": present, "absent": absent}
+            yield {**facts, "chance": chance_of_majority(present), **summary(returns(delivery, seeds))}
+
+
+def arrival_rows(seeds: int) -> Iterator[dict[str, Any]]:
+    """Yield the results if chance decides what arrives, and if the adversary does."""
+    for name, delivery in ARRIVALS.items():
+        for who in ("random", "adversarial"):
+            yield {"limits": name, "arrivals": who, **summary(returns(delivery._replace(arrivals=who), seeds))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=32)
+    parser.add_argument("--arrivals", action="store_true", help="chance against the adversary")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    prepare()
+    start, rows = time.monotonic(), []
+    out = arguments.out or Path("benchmarks/results") / f"{'arrivals' if arguments.arrivals else 'participation'}.json"
+    for row in (arrival_rows if arguments.arrivals else participation_rows)(arguments.seeds):
+        rows.append(row)
+        print(row, flush=True)
+        report = {
+            "command": f"python benchmarks/participation.py{' --arrivals' * arguments.arrivals}",
+            "environment": describe_environment(), "K": K, "byzantine": F, "iterations": ITERATIONS,
+            "seeds": arguments.seeds, "rows": rows, "seconds": round(time.monotonic() - start),
+        }  # fmt: skip
+        write_json(out, report)
 
 
 if __name__ == "__main__":

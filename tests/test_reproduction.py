@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxbyz.algorithms import algorithms
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
+from jaxbyz.experiments.protocol_presets import PROTOCOL_TASKS
 from jaxbyz.experiments.resolving import resolve, to_dict
 from jaxbyz.reproduction.claims import check_claims, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.comparison import curve_table, write_comparison
 from jaxbyz.reproduction.drawing import draw_figure
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
+from jaxbyz.reproduction.protocols import protocol_configs, protocol_curves
 from jaxbyz.reproduction.result_files import TrainingResult, load_results, training_config
 from jaxbyz.reproduction.subprocesses import failure_reason
 from jaxbyz.sampling.estimators import importance_weights
@@ -216,3 +219,40 @@ def test_shared_start_is_the_same_for_every_seed():
     np.testing.assert_array_equal(first, second)
     with pytest.raises(UsageError, match="start='mine': must be own, shared"):
         resolve(start="mine")
+
+
+def test_protocols_train_every_algorithm_on_equal_trajectories():
+    curves = protocol_curves()
+    assert {curve.label for curve in curves} == {*algorithms.names(), "gpomdp"}
+    for name in PROTOCOL_TASKS:
+        configs = protocol_configs(name, 2, 0, None)
+        assert set(configs) == {curve.training for curve in curves}
+        assert {config.trajectories for config in configs.values()} == {resolve(name).trajectories}
+        attacked = [config for config in configs.values() if config.agents > 1]
+        assert {(c.agents, c.byzantine, c.horizon, c.hidden) for c in attacked} == {
+            (10, 3, resolve(name).horizon, resolve(name).hidden)
+        }
+        assert len({config.attack for config in attacked}) == 4
+    assert resolve("fan2021-lunarlander").aggregator == "fedpg-br:sigma=0.07,delta=0.6,batch=32"
+    assert resolve("ganesh2024-hopper").algorithm == "res-nharpg"
+
+
+def test_a_protocol_is_drawn_from_what_is_finished(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "fan2021-cartpole"
+    folder.mkdir()
+    for name, config in protocol_configs("fan2021-cartpole", 2, 0, 200).items():
+        if name.startswith(("decbyzpg.", "page-pg.")):
+            record = {"format": 1, "name": name, "config": to_dict(config), "finite": True}
+            returns = [[20.0, 60.0], [30.0, 80.0]]
+            (folder / f"{name}.s0-1.json").write_text(
+                json.dumps({**record, "trajectories": [100, 200], "return": returns})
+            )
+    assert main(["reproduce", "fan2021-cartpole", "--draw", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "fan2021-cartpole.png").stat().st_size > 10_000
+    table = (tmp_path / "fan2021-cartpole.md").read_text()
+    assert table.count("70.0 ± 14.1") == 8 and "| `fedpg-br` | – | – | – | – |" in table
+    assert main(["reproduce", "fan2021-cartpole", "--setting", "paper", "--list"]) == 2
+    assert "fan2021-cartpole has its own" in capsys.readouterr().err
+    assert main(["reproduce", "fan2021-cartpol", "--list"]) == 2
+    assert "did you mean 'fan2021-cartpole'" in capsys.readouterr().err
