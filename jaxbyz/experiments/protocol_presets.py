@@ -19,12 +19,14 @@ class ProtocolTask(NamedTuple):
         title: the task in words.
         common: options of every algorithm: environment, network, batches, step size, estimator, budget.
         sigma: the bound σ of FedPG-BR's filter.
+        batch_spread: FedPG-BR's large batches have N ± this many trajectories.
         normalised_eta: the step size of Res-NHARPG, whose steps are normalised.
     """
 
     title: str
     common: dict[str, Any]
     sigma: float
+    batch_spread: int
     normalised_eta: float
 
 
@@ -80,14 +82,14 @@ _ADDED: dict[str, Any] = {**_MUJOCO, "horizon": 250, "activation": "relu", "traj
 
 
 def _mujoco(title: str, common: dict[str, Any], **changes: Any) -> ProtocolTask:
-    return ProtocolTask(title, {**common, **changes}, 0.9, 5e-4)
+    return ProtocolTask(title, {**common, **changes}, 0.9, 2, 5e-4)
 
 
 PROTOCOL_TASKS: dict[str, ProtocolTask] = {
-    "fan2021-cartpole": ProtocolTask("CartPole", {**_SMALL, "trajectories": 5000}, 0.06, 5e-3),
-    "fan2021-lunarlander": ProtocolTask("LunarLander", _LANDER, 0.07, 5e-4),
+    "fan2021-cartpole": ProtocolTask("CartPole", {**_SMALL, "trajectories": 5000}, 0.06, 4, 5e-3),
+    "fan2021-lunarlander": ProtocolTask("LunarLander", _LANDER, 0.07, 6, 5e-4),
     "fan2021-half-cheetah": _mujoco("HalfCheetah", _MUJOCO, env="HalfCheetah-v5", trajectories=10_000),
-    "ganesh2024-cartpole": ProtocolTask("CartPole", {**_SMALL, "trajectories": 1800}, 0.06, 5e-3),
+    "ganesh2024-cartpole": ProtocolTask("CartPole", {**_SMALL, "trajectories": 1800}, 0.06, 4, 5e-3),
     "ganesh2024-inverted-pendulum": _mujoco("InvertedPendulum", _MUJOCO, env="InvertedPendulum-v5", trajectories=1800),
     "ganesh2024-half-cheetah": _mujoco("HalfCheetah", _ADDED, env="HalfCheetah-v5"),
     "ganesh2024-hopper": _mujoco("Hopper", _ADDED, env="Hopper-v5"),
@@ -101,7 +103,8 @@ PROTOCOL_TASKS: dict[str, ProtocolTask] = {
 def method_options(task: ProtocolTask, algorithm: str) -> dict[str, Any]:
     """Return the options of one algorithm on a task, besides the common ones."""
     if algorithm == "fedpg-br":
-        return {"aggregator": f"fedpg-br:sigma={task.sigma},delta=0.6,batch={task.common['N']}"}
+        rule = f"fedpg-br:sigma={task.sigma},delta=0.6,batch={task.common['N']}"
+        return {"aggregator": rule, "batch_spread": task.batch_spread, "ratio_window": 0.005}
     if algorithm == "svrpg":
         return {"period": 4}
     if algorithm == "res-nharpg":  # one trajectory for the gradient and one for the Hessian, η_t = 0.99
