@@ -218,31 +218,31 @@ def survive(folder: Path, arguments: argparse.Namespace) -> None:
 
 
 def cut(folder: Path, arguments: argparse.Namespace) -> None:
-    """7 nodes for f = 2: one node is cut off, then two, then a split leaves nobody with K − f nodes."""
-    config = resolve("cartpole-best", agents=7, byzantine=2, trajectories=10**6, horizon=50)
+    """9 nodes for f = 2: one node is cut off, then two, then a split leaves nobody with K − f nodes."""
+    config = resolve("cartpole-best", agents=9, byzantine=2, trajectories=10**6, horizon=50)
     trial = Trial(folder, config, cuttable=True)
-    watch = Watch(trial, [0, 1, 2, 3])
+    watch = Watch(trial, [0, 1, 2, 3, 4])
     assert trial.network is not None
     try:
         trial.start_all()
         watch.during("no fault", 15)
-        for name, away in (("one node cut off", [6]), ("two nodes cut off", [5, 6])):
+        for name, away in (("one node cut off", [8]), ("two nodes cut off", [7, 8])):
             trial.network.split(away)
             watch.during(name, 20)
             watch.faults[name]["iterations_of_those_cut_off"] = [trial.iteration(i) for i in away]
             trial.network.heal()
             for node in away:
                 watch.back(name, node)
-        name = "split into 4 and 3"
-        trial.network.split([4, 5, 6])
+        name = "split into 5 and 4"
+        trial.network.split([5, 6, 7, 8])
         time.sleep(5)
-        before = [trial.iteration(i) for i in range(7)]
+        before = [trial.iteration(i) for i in range(9)]
         watch.during(name, 20)
         watch.faults[name]["iterations_of_all"] = [trial.iteration(i) - t for i, t in enumerate(before)]
         trial.network.heal()
         healed = trial.iteration(0)
         watch.faults[name]["goes_on"] = trial.wait_for(
-            lambda: min(trial.iteration(i) for i in range(7)) > healed + 25, 200
+            lambda: min(trial.iteration(i) for i in range(9)) > healed + 25, 200
         )
         watch.during("healed", 15)
         t, diameter = trial.diameter()
@@ -250,7 +250,7 @@ def cut(folder: Path, arguments: argparse.Namespace) -> None:
     finally:
         trial.end()
     write("cut", {
-        "nodes": 7, "faults": 2, "honest_processes_alive": len(alive), "by_fault": watch.faults,
+        "nodes": 9, "faults": 2, "honest_processes_alive": len(alive), "by_fault": watch.faults,
         "diameter": diameter, "at_iteration": t,
     })  # fmt: skip
     (RESULTS / "federation-cut.txt").write_text("\n".join(trial.events) + "\n")
@@ -264,8 +264,11 @@ def cost(folder: Path, arguments: argparse.Namespace) -> None:
     protocol = [protocol_overhead(folder / f"protocol-{K}", K) for K in (4, 7, 10, 13, 16)]
     for row in protocol:
         print(row, flush=True)
-    processes = [process_cost(folder / f"processes-{K}", K) for K in arguments.agents]
-    write("cost", {"protocol": protocol, "processes": processes})
+    processes = []
+    for K in arguments.agents:
+        processes.append(process_cost(folder / f"processes-{K}", K))
+        print(processes[-1], flush=True)
+        write("cost", {"protocol": protocol, "processes": processes})
 
 
 def protocol_overhead(folder: Path, K: int, rounds: int = 300) -> dict:
@@ -348,7 +351,7 @@ def process_cost(folder: Path, K: int) -> dict:
     """Run K processes without faults, and the simulation of the same configuration."""
     from jaxbyz.experiments.run import run as simulate
 
-    config = resolve("cartpole-best", agents=K, byzantine=0, trajectories=800)
+    config = resolve("cartpole-best", agents=K, byzantine=0, trajectories=400)
     trial = Trial(folder, config)
     try:
         trial.start_all()
@@ -395,7 +398,7 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=8000, help="learn: trajectories per node")
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which nodes are killed")
     parser.add_argument("--seconds", type=float, default=900, help="survive: how long the whole trial takes at least")
-    parser.add_argument("--agents", type=int, nargs="*", default=[4, 7, 13, 16], help="cost: numbers of processes")
+    parser.add_argument("--agents", type=int, nargs="*", default=[4, 7, 10, 13, 16], help="cost: numbers of processes")
     parser.add_argument("--keep", metavar="DIR", help="keep the folders of the nodes there")
     arguments = parser.parse_args()
     prepare()
