@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array
 
 from jaxbyz.attacks import Attack, attacks
@@ -95,6 +96,51 @@ def make_attack(
         return attack_from_function(attack)
     name, given = parse_spec("none" if attack is None else attack)
     return attacks[name].build(agents, byzantine, **{**given, **options})
+
+
+def group_members(agents: int, groups: int) -> list[np.ndarray]:
+    """Return the agents of each group: agent k belongs to group k mod G."""
+    if not 1 <= groups <= agents:
+        raise UsageError(f"groups={groups} of agents={agents}: must be from 1 to the number of agents")
+    return [np.arange(first, agents, groups) for first in range(groups)]
+
+
+def make_group_rules(
+    rule: Rule | str | Callable[..., Array], agents: int, byzantine: int, groups: int, *, unsafe: bool = False
+) -> list[Rule]:
+    """Return the rule of each group, if the last f agents may be Byzantine.
+
+    A named rule defends against the f of its group, or against as many as it can. A group with more is lost, and the
+    vote of the groups needs a majority that is not.
+
+    Args:
+        rule: as in `make_rule`.
+        agents: the number of agents K.
+        byzantine: the number f of agents that may be Byzantine.
+        groups: the number of groups G.
+        unsafe: allow any number of lost groups.
+
+    Raises:
+        UsageError: if half of the groups or more are lost and `unsafe` is False.
+    """
+    rules, lost = [], 0
+    for members in group_members(agents, groups):
+        liars = int(np.sum(members >= agents - byzantine))
+        for defended in range(liars, -1, -1):
+            try:
+                rules.append(make_rule(rule, len(members), defended))
+            except UsageError:
+                if defended == 0:
+                    raise
+                continue
+            lost += defended < liars
+            break
+    if 2 * lost >= groups and not unsafe:
+        raise UsageError(
+            f"byzantine={byzantine} of agents={agents}: too many for the rule in {lost} of groups={groups}, and fewer "
+            "than half may be lost (set unsafe to run it anyway)"
+        )
+    return rules
 
 
 def make_policy(

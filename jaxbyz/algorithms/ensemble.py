@@ -24,14 +24,14 @@ from jaxbyz.algorithms.base import (
 from jaxbyz.algorithms.messages import message_keys, repeat
 from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
-from jaxbyz.components import make_attack, make_rule
+from jaxbyz.components import group_members, make_attack, make_group_rules
 from jaxbyz.environments import Environment, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy, voting
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, fixed
-from jaxbyz.rules import Receiver, Rule
+from jaxbyz.rules import Receiver, Rule, check_rule
 from jaxbyz.sampling.own_estimates import with_own_estimates
 from jaxbyz.sampling.page import Page, Sampled, sampler
 
@@ -71,28 +71,27 @@ def ensemble(
         optimizer: the optax optimizer of every group.
         groups: the number of groups G.
         byzantine: the number of Byzantine agents f.
-        assumed_byzantine: the number that the named rules defend against, ⌈·/G⌉ of them in every group; by default f.
+        assumed_byzantine: how many of the last agents the named rules defend against, each in its group; by default f.
         attack: an attack, its name, or a function `(key, messages, mask) -> messages`, applied in every group.
         schedule: who is Byzantine in which iteration; by default always the last f agents.
         page: batch sizes and estimator.
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
-        unsafe: allow more Byzantine agents than the named rule tolerates.
+        unsafe: allow that half of the groups or more have more Byzantine agents than the named rule tolerates.
 
     Raises:
-        UsageError: if there are more groups than agents, or a group exceeds the limit of the named rule.
+        UsageError: if there are more groups than agents, or too many groups exceed the limit of the named rule.
 
     References:
         Fang, Wang and Gong, Provably robust federated reinforcement learning, 2025.
     """
     page.check()
     K, G, D = agents, groups, policy.size
-    if not 1 <= G <= K:
-        raise UsageError(f"groups={G} of agents={K}: must be from 1 to the number of agents")
-    group_of = np.arange(K) % G
-    members = [np.flatnonzero(group_of == g) for g in range(G)]
-    defended = -(-(byzantine if assumed_byzantine is None else assumed_byzantine) // G)
-    rules = [make_rule(aggregator, len(own), min(defended, len(own)), unsafe=unsafe) for own in members]
+    group_of, members = np.arange(K) % G, group_members(K, G)
+    defended = byzantine if assumed_byzantine is None else assumed_byzantine
+    rules = make_group_rules(aggregator, K, defended, G, unsafe=unsafe)
+    for rule, own in zip(rules, members, strict=True):
+        check_rule(rule, len(own), D)
     if any(rule.trusts_own for rule in rules):
         raise UsageError("aggregator=fltrust: the servers of an ensemble do not sample")
     attack = make_attack(attack, K, byzantine)

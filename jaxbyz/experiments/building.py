@@ -16,7 +16,7 @@ from jaxbyz.components import make_agreement, make_attack, make_policy, make_rul
 from jaxbyz.environments import Environment, heterogeneous, make_environment
 from jaxbyz.experiments.agent_values import values_per_agent
 from jaxbyz.experiments.allowed_values import START_FROM
-from jaxbyz.experiments.config import POLICY_OPTIONS, Config, delivery_of, in_groups, page_of, rule_sizes, rule_spec
+from jaxbyz.experiments.config import POLICY_OPTIONS, Config, delivery_of, in_groups, page_of, rule_spec
 from jaxbyz.experiments.start_policy import start_parameters
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement
@@ -96,16 +96,18 @@ def build_parts(
     elif config.start.startswith(START_FROM):
         policy = policy._replace(init=partial(_init_from_policy, config.start, policy.size))
     delivery = delivery_of(config)
-    voters, defended = rule_sizes(config, config.defended)
-    aggregator = make_rule(rule_spec(config), voters, defended, unsafe=config.unsafe)
+    voters = delivery.voters(K)
+    aggregator: Any = rule_spec(config)
+    if not in_groups(config):  # groups differ in size and have their own rules
+        aggregator = make_rule(aggregator, voters, config.defended, unsafe=config.unsafe)
+        check_rule(aggregator, voters, policy.size)
     agreement = agreement_of(config)
-    check_rule(aggregator, voters, policy.size)
     if agreement is not None:
         check_rule(agreement.rule, agreement.rule.committee or delivery.present(K), policy.size)
     components = {
         "agents": K,
         "byzantine": f,
-        "aggregator": rule_spec(config) if in_groups(config) else aggregator,  # groups differ in size
+        "aggregator": aggregator,
         "agreement": agreement,
         "optimizer": optimizer or optimizer_of(config, iterations),
         "attack": make_attack(config.attack, K, f),

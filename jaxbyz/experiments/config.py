@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxbyz.algorithms import Traits, algorithms
 from jaxbyz.attacks import attacks
-from jaxbyz.components import check_limit, make_rule
+from jaxbyz.components import check_limit, make_group_rules, make_rule
 from jaxbyz.environments import environments
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import needs as need
@@ -317,14 +317,6 @@ def in_groups(config: Config) -> bool:
     return algorithms[config.algorithm].takes("groups")
 
 
-def rule_sizes(config: Config, byzantine: int) -> tuple[int, int]:
-    """Return how many messages the aggregator sees, and how many of `byzantine` forged ones can be among them."""
-    if not in_groups(config):
-        return delivery_of(config).voters(config.agents), byzantine
-    groups = min(config.groups, config.agents)
-    return config.agents // groups, -(-byzantine // groups)
-
-
 def server_samples_alone(config: Config) -> bool:
     """Return whether a server samples the small batches alone."""
     return traits_of(config).server_samples and config.small_batches != "workers"
@@ -408,10 +400,12 @@ def check_limits(config: Config) -> None:
     delivery = delivery_of(config)
     counts = dict.fromkeys(entries, delivery.voters(config.agents)) | {"agreement": delivery.present(config.agents)}
     # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
-    most = dict.fromkeys(entries, max(config.byzantine, config.defended))
-    counts["aggregator"], most["aggregator"] = rule_sizes(config, most["aggregator"])
+    most = max(config.byzantine, config.defended)
+    if in_groups(config):
+        make_group_rules(rule_spec(config), config.agents, most, config.groups, unsafe=config.unsafe)
+        del entries["aggregator"]
     for kind, entry in entries.items():
-        check_limit(kind, entry.name, entry.limit, counts[kind], most[kind], config.unsafe)
+        check_limit(kind, entry.name, entry.limit, counts[kind], most, config.unsafe)
 
 
 def is_safe(config: Config) -> bool:
@@ -419,7 +413,8 @@ def is_safe(config: Config) -> bool:
     try:
         check_limits(dataclasses.replace(config, unsafe=False))
         f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
-        make_rule(rule_spec(config), *rule_sizes(config, f))
+        if not in_groups(config):
+            make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)
     except UsageError:
         return False
     return True
