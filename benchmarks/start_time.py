@@ -25,9 +25,10 @@ from typing import Any
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 
+# Five iterations each.
 TASKS = {
-    "CartPole": "--preset cartpole --agents 13 --byzantine 3 --attack avg-zero --trajectories 150",
-    "LunarLander": "--preset lunarlander --agents 13 --byzantine 3 --attack avg-zero --trajectories 200",
+    "CartPole": "--preset cartpole --agents 13 --byzantine 3 --attack avg-zero --trajectories 40",
+    "LunarLander": "--preset lunarlander --agents 13 --byzantine 3 --attack avg-zero --trajectories 80",
 }
 
 

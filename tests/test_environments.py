@@ -90,7 +90,7 @@ def test_plotting_libraries_are_loaded_when_they_are_first_used():
 import sys
 from jaxbyz.environments import make_environment
 assert make_environment("CartPole-v1").observation_size == 4
-heavy = ("seaborn", "matplotlib.pyplot", "scipy.stats", "pandas")
+heavy = ("seaborn", "matplotlib", "rich", "scipy.stats", "pandas")
 assert not any(name in sys.modules for name in heavy), [name for name in heavy if name in sys.modules]
 from gymnax.environments.misc import pong
 import matplotlib.pyplot as plt

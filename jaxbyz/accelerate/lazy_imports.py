@@ -30,6 +30,10 @@ def deferred_imports(*names: str) -> Iterator[None]:
     """Make `import name` inside the context return a placeholder, unless the module is loaded already."""
     placeholders = [DeferredModule(name) for name in names if name not in sys.modules]
     sys.modules.update({module.__name__: module for module in placeholders})
+    for module in placeholders:  # `import a.b as c` and `from a import b` read the attribute b of a
+        parent, _, child = module.__name__.rpartition(".")
+        if isinstance(sys.modules.get(parent), DeferredModule):
+            setattr(sys.modules[parent], child, module)
     try:
         yield
     finally:

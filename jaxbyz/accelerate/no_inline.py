@@ -44,10 +44,13 @@ def one_compiled_function(function: Callable[P, R]) -> Callable[P, R]:
 
 def _called(function: Callable[P, R], static_argnames: tuple[str, ...], attributes: dict[str, str]) -> Callable[P, R]:
     """Make XLA call a function on a CPU, with the given attributes of the call."""
+    # Calls inside, as of jnp.where, are inlined. They must say so: where `vmap` traces the function again, equations
+    # without attributes of their own take those of the call.
+    inside = {name: "true" if value == "false" else "false" for name, value in attributes.items()}
 
     @functools.wraps(function)
     def body(*args: P.args, **kwargs: P.kwargs) -> R:
-        with xla_metadata.set_xla_metadata(**dict.fromkeys(attributes)):  # calls inside, as of jnp.where, are inlined
+        with xla_metadata.set_xla_metadata(**inside):
             return function(*args, **kwargs)
 
     compiled = jax.jit(body, static_argnames=static_argnames)

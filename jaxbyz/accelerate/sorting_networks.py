@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxbyz.accelerate.no_inline import stored
 from jaxbyz.accelerate.platform import on_cpu, plain
 from jaxbyz.accelerate.weighted_sums import split_rows, sum_rows
 
@@ -111,12 +112,7 @@ def store_result(function: Callable[..., Float[Array, " D"]], *arrays: Float[Arr
     """Return `function(*arrays)`, `[D]`, and make sure that XLA stores it.
 
     XLA would otherwise fuse the computation of the row into every loop that uses it, and run a whole network again for
-    each of the n rows that the result is compared with. XLA for CPU removes optimization barriers before it fuses, but
-    it keeps a loop whose number of iterations it cannot know.
+    each of the n rows that the result is compared with. XLA for CPU removes optimization barriers before it fuses.
     """
-    if not on_cpu():
-        return jax.lax.optimization_barrier(function(*arrays))
-    first = arrays[0][(0,) * arrays[0].ndim]
-    bits = jax.lax.bitcast_convert_type(first, jnp.dtype(f"int{8 * first.dtype.itemsize}"))
-    start = jnp.minimum(bits, 0), jnp.zeros(arrays[0].shape[-1], arrays[0].dtype)  # the counter is at most 0
-    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (jnp.ones_like(c[0]), function(*arrays)), start)[1]
+    result = function(*arrays)
+    return stored(result) if on_cpu() else jax.lax.optimization_barrier(result)

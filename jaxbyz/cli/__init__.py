@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import io
 import os
@@ -121,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in arguments if word in COMMANDS), None)
     if argv is None and command in LONG and not {"--quiet", "--json", "-h", "--help"} & set(arguments):
         print(f"jaxbyz {command}: starting …", file=sys.stderr, flush=True)
+    if argv is None:
+        gc.disable()  # imports leave no garbage
     if "--distributed" in arguments:  # before the first import of JAX: errors are reported in one line, by Python
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "--deterministic" in arguments:
@@ -153,6 +156,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         build_parser("").print_help()
         return 2
+    if argv is None:
+        gc.freeze()
+        gc.enable()
     try:
         with _acknowledged(parsed.command):
             return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)

@@ -21,7 +21,18 @@ from jaxbyz.accelerate.trigonometry import with_fast_trigonometry
 from jaxbyz.errors import UsageError, first_line, unknown
 from jaxbyz.registry import Registry
 
-with deferred_imports("seaborn", "matplotlib", "matplotlib.pyplot"):
+# What gymnax and flax import for pictures and tables.
+DRAWING = (
+    "seaborn",
+    "matplotlib",
+    "matplotlib.pyplot",
+    "matplotlib.colors",
+    "rich",
+    "rich.console",
+    "rich.table",
+    "rich.text",
+)
+with deferred_imports(*DRAWING):
     import gymnax
     from gymnax.environments import spaces
     from gymnax.environments.classic_control import cartpole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,8 @@ from jaxbyz.experiments.start_policy import start_parameters
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement
 from jaxbyz.protocol.schedules import schedules
-from jaxbyz.registry import parse_assignments
-from jaxbyz.rules import check_rule
+from jaxbyz.registry import Registry, parse_assignments
+from jaxbyz.rules import Rule, check_rule
 
 
 def agreement_of(config: Config) -> Agreement | None:
@@ -97,13 +97,7 @@ def build_parts(
         policy = policy._replace(init=partial(_init_from_policy, config.start, policy.size))
     delivery = delivery_of(config)
     voters = delivery.voters(K)
-    aggregator: Any = rule_spec(config)
-    if not in_groups(config):  # groups differ in size and have their own rules
-        aggregator = make_rule(aggregator, voters, config.defended, unsafe=config.unsafe)
-        check_rule(aggregator, voters, policy.size)
-    agreement = agreement_of(config)
-    if agreement is not None:
-        check_rule(agreement.rule, agreement.rule.committee or delivery.present(K), policy.size)
+    aggregator, agreement = _checked_rules(config, voters, delivery.present(K), policy.size, Registry.revision)
     components = {
         "agents": K,
         "byzantine": f,
@@ -125,6 +119,29 @@ def build_parts(
         "unsafe": config.unsafe,
     }
     return Parts(environment, policy, components)
+
+
+@lru_cache(maxsize=64)
+def _checked_rules(
+    config: Config, voters: int, present: int, size: int, revision: int
+) -> tuple[Rule | str, Agreement | None]:
+    """Build and check the rules of a configuration once, because a check traces them.
+
+    Args:
+        config: names the rules.
+        voters: the number of messages that the aggregator sees.
+        present: the number of agents that agree.
+        size: the number of parameters D.
+        revision: makes the cache notice rules that are registered again.
+    """
+    aggregator: Any = rule_spec(config)
+    if not in_groups(config):  # groups differ in size and have their own rules
+        aggregator = make_rule(aggregator, voters, config.defended, unsafe=config.unsafe)
+        check_rule(aggregator, voters, size)
+    agreement = agreement_of(config)
+    if agreement is not None:
+        check_rule(agreement.rule, agreement.rule.committee or present, size)
+    return aggregator, agreement
 
 
 def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:

@@ -142,7 +142,7 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
     keep = partial(stored_jit, description=description)
     if mesh is None:
         # The caller keeps this copy, while `advance` reuses the memory of the original.
-        copy = keep(lambda: jax.jit(lambda runs: jax.tree.map(jnp.copy, runs)), "copy")
+        copy = keep(lambda: fast_compiling_jit(lambda runs: jax.tree.map(jnp.copy, runs)), "copy")
         return Programs(
             keep(lambda: fast_compiling_jit(start_seeds), "start"),
             keep(lambda: jax.jit(advance_seeds, donate_argnums=0), "advance"),
@@ -154,10 +154,12 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
     advancing = spread(advance_seeds, in_specs=(layout.specs, coins, seeds, common), out_specs=(layout.specs, seeds))
 
     def trim() -> Callable[[Run], Run]:
-        return jax.jit(layout.trim, out_shardings=layout.map(lambda spec, leaf: leaf.sharding, layout.shapes))
+        return fast_compiling_jit(
+            layout.trim, out_shardings=layout.map(lambda spec, leaf: leaf.sharding, layout.shapes)
+        )
 
     def pad() -> Callable[[Run], Run]:
-        return jax.jit(
+        return fast_compiling_jit(
             layout.pad, out_shardings=layout.map(lambda spec, leaf: NamedSharding(mesh, spec), layout.shapes)
         )
 
