@@ -188,7 +188,8 @@ class Inbox:
         """
         self.position(iteration, round)
         here, begun = (iteration, round), time.monotonic()
-        enough_at, deadline = begun, None  # type: tuple[float, float | None]
+        enough_at = begun
+        deadline: float | None = None
         next_log, next_repeat = begun + QUORUM_LOG_SECONDS, begun + REPEAT_SECONDS
         with self.changed:
             known = self.vectors.setdefault(here, {})
@@ -217,12 +218,16 @@ class Inbox:
             self.longest_overrun = max(self.longest_overrun, clock - deadline)
             self.deadline_of[here] = deadline
             self.now = (iteration, round + 1)
-            rows = np.full((self.form.agents, self.form.parameters), np.nan, np.float32)
-            arrived = np.zeros(self.form.agents, bool)
-            for sender, vector in [*known.items(), (self.index, own)]:
-                rows[sender], arrived[sender] = vector, True
-            self.vectors.pop(here, None)
-        return Collected(rows, arrived, time.monotonic() - begun)
+            del self.vectors[here]
+        return self._rows({**known, self.index: own}, time.monotonic() - begun)
+
+    def _rows(self, messages: dict[int, np.ndarray], waited: float) -> Collected:
+        """Return the messages with one row per node."""
+        rows = np.full((self.form.agents, self.form.parameters), np.nan, np.float32)
+        arrived = np.zeros(self.form.agents, bool)
+        for sender, vector in messages.items():
+            rows[sender], arrived[sender] = vector, True
+        return Collected(rows, arrived, waited)
 
     def _others(self) -> list[int]:
         return [i for i in range(self.form.agents) if i != self.index]
