@@ -162,7 +162,7 @@ def iteration(folder, node):
     return launcher.statuses(folder)[node].get("iteration", -1)
 
 
-def wait_until(condition, seconds=400):
+def wait_until(condition, seconds=1200):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
