@@ -4,6 +4,7 @@
     python benchmarks/federation.py survive    # nodes killed, frozen, slow, without a disk; chaos for ten minutes
     python benchmarks/federation.py cut        # nodes whose network is cut
     python benchmarks/federation.py cost       # time and bytes per iteration against the simulation
+    python benchmarks/federation_outsiders.py  # strangers who try to be heard
 
 Each command writes `benchmarks/results/federation-NAME.json`; `learn` also writes the log of events and a picture. Run
 it with `JAX_PLATFORMS=cpu` on an otherwise idle machine.
