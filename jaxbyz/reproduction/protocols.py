@@ -29,6 +29,7 @@ ATTACKS = {
     "random action": "random-action",
     "sign flip": "sign-flip:scale=2.5",
 }
+ALONE = ".alone"  # ends the name of a training of one agent, which nobody attacks
 GPOMDP = "gpomdp"  # what both papers call the mean of plain policy gradients
 
 
@@ -45,8 +46,8 @@ def protocol_curves() -> list[ProtocolCurve]:
     curves = []
     for panel in ATTACKS:
         for entry in algorithms:
-            place = "alone" if entry.traits.single else panel.replace(" ", "-")
-            curves.append(ProtocolCurve(entry.name, panel, f"{entry.name}.{place}"))
+            place = ALONE if entry.traits.single else f".{panel.replace(' ', '-')}"
+            curves.append(ProtocolCurve(entry.name, panel, f"{entry.name}{place}"))
         curves.append(ProtocolCurve(GPOMDP, panel, f"{GPOMDP}.{panel.replace(' ', '-')}"))
     return curves
 
@@ -77,7 +78,7 @@ def protocol_configs(protocol: str, seeds: int, seed: int, trajectories: int | N
 
 
 def draw_protocol(protocol: str, results: dict[str, TrainingResult], spread: bool = True) -> Any:
-    """Draw one panel per attack and one curve per algorithm.
+    """Draw one panel per attack under which a federation has been trained, and one curve per algorithm.
 
     Args:
         protocol: a key of `PROTOCOL_TASKS`.
@@ -87,17 +88,21 @@ def draw_protocol(protocol: str, results: dict[str, TrainingResult], spread: boo
     Returns:
         A matplotlib figure.
     """
-    drawing, all_axes = figure(len(ATTACKS), width=3.4 * len(ATTACKS), height=3.8, sharey=True)
-    labels = list(dict.fromkeys(curve.label for curve in protocol_curves()))
-    for curve in protocol_curves():
+    curves = protocol_curves()
+    trained = [curve.panel for curve in curves if curve.training in results and not curve.training.endswith(ALONE)]
+    panels = [panel for panel in ATTACKS if panel in trained] or list(ATTACKS)
+    drawing, all_axes = figure(len(panels), width=max(3.4 * len(panels), 7.0), height=4.2, sharey=True, squeeze=False)
+    all_axes = all_axes[0]
+    labels = list(dict.fromkeys(curve.label for curve in curves))
+    for curve in curves:
         result = results.get(curve.training)
-        if result is None:
+        if result is None or curve.panel not in panels:
             continue
         number = labels.index(curve.label)
         style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASH_PATTERNS[number // len(COLOURS)]}
         returns = result.returns if spread else result.returns.mean(axis=0, keepdims=True)
-        draw_curve(all_axes[list(ATTACKS).index(curve.panel)], result.trajectories, returns, curve.label, **style)
-    for axes, panel in zip(all_axes, ATTACKS, strict=True):
+        draw_curve(all_axes[panels.index(curve.panel)], result.trajectories, returns, curve.label, **style)
+    for axes, panel in zip(all_axes, panels, strict=True):
         axes.set_title(panel)
         axes.set_xlabel("trajectories per agent")
     all_axes[0].set_ylabel("honest return")
