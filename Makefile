@@ -33,7 +33,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --durations=15 --timeout 300 -m "not slow and not live and not dist"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=40 --timeout 300 -m "not slow and not live and not dist"
 
 test-slow: setup
 	$(BIN)/python -m pytest --timeout 3600 -m slow
