@@ -62,4 +62,5 @@ def _added(total: StepResults, new: StepResults) -> StepResults:
         rounds=total.rounds + new.rounds,
         bytes_sent=total.bytes_sent + new.bytes_sent,
         bytes_moved=total.bytes_moved + new.bytes_moved,
+        takes_part=new.takes_part,
     )
