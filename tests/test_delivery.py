@@ -157,6 +157,14 @@ def test_absent_agents_keep_their_state_in_one_program_for_all_masks():
     assert step._cache_size() == 1 and len(seen) > 2
 
 
+def test_the_same_agents_are_absent_in_all_messages_of_a_batch():
+    algorithm = decbyzpg(agents=7, delivery=Delivery(0.7), page=PAGE._replace(epochs=2), p=1.0, unsafe=True)
+    state = algorithm.init(KEY)
+    after, metrics = jax.jit(algorithm.step)(state, jnp.bool_(True))
+    assert np.asarray(after.parameters != state.parameters).any(axis=1).sum() == 5  # ⌈0.7 · 7⌉ take part, twice
+    assert float(metrics.bytes_sent) == 2 * 5 * 5 * (4 + 1) * POLICY.size * 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [entry.name for entry in algorithms if entry.takes("delivery")])
 def test_every_algorithm_runs_with_absent_agents_and_lost_messages(name):
