@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import io
 import json
 import os
@@ -84,7 +85,8 @@ def copy(stopped, tmp_path):
 def fragile(monkeypatch):
     """A configuration whose second seed has no finite parameters from iteration 5 on, in segments of four."""
 
-    def factory(environment, policy, momentum, **options):
+    @functools.wraps(jb.decbyzpg)
+    def factory(environment, policy, **options):
         algorithm = jb.decbyzpg(environment, policy, **options)
         second = jax.random.key_data(jax.random.split(jax.random.key(1))[0])
 

@@ -189,10 +189,11 @@ def defence_name(config: Config) -> str:
 def training_command(config: Config) -> str:
     """Return the command that repeats a run, independent of the numbers in presets."""
     words = ["jaxbyz", "train", "--preset", "default"]
+    # By default the horizon is the environment's, and the aggregator the mean if nobody is Byzantine.
+    derived = ("horizon", "aggregator") if config.byzantine == 0 else ("horizon",)
     for name, field in FIELDS.items():
         value = getattr(config, name)
-        # Without Byzantine agents the default is the mean, whatever the field says.
-        if value == field.default and not (name == "aggregator" and config.byzantine == 0):
+        if value == field.default and name not in derived:
             continue
         words.append("--" + name.replace("_", "-"))
         if value is not True:
