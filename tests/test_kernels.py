@@ -66,6 +66,7 @@ def test_one_kernel_computes_its_function(lanes):
             np.testing.assert_allclose(values, expected[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_lunar_lander_step_is_one_cuda_kernel():
     one = physics.world_without_contact(jnp.zeros(11), jnp.zeros((3, 3)), jnp.zeros((3, 3)))
     world = jax.tree.map(lambda a: jnp.zeros((64, *a.shape), a.dtype), one)

@@ -202,6 +202,7 @@ def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
     assert weights.max() > 0.999 and weights.min() < 0.01
 
 
+@pytest.mark.slow
 def test_the_published_code_compares_with_the_proposed_parameters():
     """Without agreement these are the current parameters, so the correction of a small batch cancels."""
     options = {"algorithm": "dec-page-pg", "agents": 2, "N": 2, "B": 2, "horizon": 16, "hidden": (4,)}

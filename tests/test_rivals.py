@@ -56,6 +56,7 @@ def test_svrpg_keeps_its_snapshot_between_large_batches():
     assert np.abs(memories[4] - memories[0]).max() > 0
 
 
+@pytest.mark.slow
 def test_fedpg_br_takes_its_coin_from_the_batch_sizes():
     page = PAGE._replace(estimator=Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"))
     algorithm = fedpg_br(ENV, POLICY, **{**OPTIONS, "page": page}, aggregator=fedpg_br_filter(sigma=1.0, batch=6))

@@ -206,7 +206,8 @@ def test_episodes_are_the_plain_ones(name, platform):
         np.testing.assert_allclose(getattr(fast, field), getattr(plain, field), rtol=1e-5, atol=1e-5, err_msg=field)
 
 
-@pytest.mark.parametrize("hidden", [(16, 16), (32, 32)])  # chunks, and strips of policies with many parameters
+# Chunks, and strips of policies with many parameters.
+@pytest.mark.parametrize("hidden", [(16, 16), pytest.param((32, 32), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_sums_and_maps_over_steps_are_the_plain_ones(hidden, platform):
     policy, theta, episodes = sampled("CartPole-v1", 3, 40, 70, "cpu", hidden)
