@@ -66,7 +66,7 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                      "entropy": 0.01, "trajectories": 5000}),
     "mountaincar-continuous": ("MountainCarContinuous: critics, actions held for 8 steps, initial deviation 1",
                                {**CONTINUOUS, "env": "MountainCarContinuous-v0", "env_param": "hold=8",
-                                "horizon": 125, "initial_std": 1.0, "trajectories": 500}),
+                                "horizon": 125, "initial_std": 1.0, "eta": 5e-3, "eta_end": 1e-3, "trajectories": 500}),
     "lunarlander": ("LunarLander: critics, 8 × 2 clipped steps per batch of 16",
                     {**DISCRETE, "env": "LunarLander-v3", "horizon": 1000, "hidden": (64, 64),
                      "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98, "N": 16, "B": 16,
