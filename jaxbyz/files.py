@@ -73,6 +73,11 @@ def write_output(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     write_file(Path(os.path.realpath(path)), write)
 
 
+def write_output_text(path: Path, text: str) -> None:
+    """Write a text that the user named a file for, in UTF-8 (see `write_output`)."""
+    write_output(path, lambda file: file.write(text.encode()))
+
+
 def write_file(path: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Write a temporary file beside `path` and rename it to `path`; a link at `path` is replaced, not followed.
 

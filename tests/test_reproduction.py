@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
@@ -236,6 +237,12 @@ def test_protocols_train_every_algorithm_on_equal_trajectories():
         assert len({config.attack for config in attacked}) == 4
     assert resolve("fan2021-lunarlander").aggregator == "fedpg-br:sigma=0.07,delta=0.6,batch=32"
     assert resolve("ganesh2024-hopper").algorithm == "res-nharpg"
+
+
+def test_an_algorithm_without_traits_takes_part_in_protocols(monkeypatch):
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add("own", jb.decbyzpg, "DecByzPG under another name, registered without traits")
+    assert protocol_configs("fan2021-cartpole", 2, 0, None)["own.random-noise"].aggregator == "rfa"
 
 
 def test_a_protocol_is_drawn_from_what_is_finished(tmp_path, capsys):

@@ -44,6 +44,12 @@ algorithms.add(
     SERVER_LIMIT, traits=Traits(central=True),
 )  # fmt: skip
 
+
+def traits_of_algorithm(name: str) -> Traits:
+    """Return the traits of a registered algorithm; one that was registered without any has the default ones."""
+    return algorithms[name].traits or Traits()
+
+
 __all__ = [
     "Algorithm",
     "Metrics",
@@ -60,4 +66,5 @@ __all__ = [
     "page_pg",
     "res_nharpg",
     "svrpg",
+    "traits_of_algorithm",
 ]

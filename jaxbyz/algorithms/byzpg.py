@@ -25,7 +25,7 @@ from jaxbyz.algorithms.base import (
     next_anchor,
     previous_estimate,
 )
-from jaxbyz.algorithms.inner_loop import end_inner_loop, large_batch_size, sampled_trajectories
+from jaxbyz.algorithms.inner_loop import count_trajectories, end_inner_loop, large_batch_size
 from jaxbyz.algorithms.messages import message_keys, repeat
 from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
@@ -221,6 +221,6 @@ def byzpg(
         critic = state.critic if drawn is None else arrivals.only_present(drawn.critic, state.critic, places)
         following = following._replace(step=state.step + 1, critic=critic)
         metrics = iteration_metrics(page, coin, sampled, mask, measured)
-        return following, metrics._replace(batch=sampled_trajectories(page, coin, large_batch_size(page, keys), state))
+        return following, count_trajectories(page, coin, keys, state, metrics)
 
     return Algorithm(init, step, K, p, page, policy, environment, period, central=True)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxbyz.algorithms.base import IterationKeys, State, choose
+from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.sampling.page import Page
 
 BATCH_STREAM = 2**32 - 2  # of the key of the gradient messages, which is also split into three
@@ -42,7 +43,9 @@ def end_inner_loop(page: Page, coin: Array, before: State, after: State, ratio: 
     return after._replace(**chosen, ended=ended)
 
 
-def sampled_trajectories(page: Page, coin: Array, size: Int[Array, ""], state: State) -> Int[Array, ""]:
-    """Return the number of trajectories of an iteration, where `state` is that before it; none after the loop ended."""
-    small = jnp.int32(page.B) if page.ratio_window is None else jnp.where(state.ended, 0, page.B)
-    return jnp.where(coin, size, small).astype(jnp.int32)
+def count_trajectories(page: Page, coin: Array, keys: IterationKeys, before: State, metrics: Metrics) -> Metrics:
+    """Return the metrics of an iteration with the trajectories that FedPG-BR sampled; none after its loop ended."""
+    if page.ratio_window is None and not page.batch_spread:
+        return metrics
+    small = jnp.int32(page.B) if page.ratio_window is None else jnp.where(before.ended, 0, page.B)
+    return metrics._replace(batch=jnp.where(coin, large_batch_size(page, keys), small).astype(jnp.int32))

@@ -1,6 +1,6 @@
 """Attacks on participation, delay and loss: the adversary decides what chance would decide, within the same limits.
 
-They combine with every attack on messages, because they only choose which honest messages a receiver sees:
+They choose which honest messages a receiver sees, so each of them can be combined with any attack on messages:
 
 - liars always take part, and chance only decides which honest agents fill the other places;
 - each gradient arrives at that one of its allowed ages which agrees least with the honest mean;
@@ -34,7 +34,9 @@ def liars_take_part(key: PRNGKeyArray, mask: Bool[Array, " K"], places: int) -> 
 
 
 def worst_ages(sent: Float[Array, "a K D"], mask: Bool[Array, " K"], sendings: Int[Array, ""]) -> Int[Array, " K"]:
-    """Return how old each gradient is when it arrives: the age that minimises ⟨x, μ⟩, μ the mean of the newest ones.
+    """Return how old each gradient x is when it arrives: the age that minimises ⟨x, μ⟩.
+
+    Here μ is the mean of the newest honest gradients.
 
     Args:
         sent: `[a, K, D]`, the last gradients of each agent, the newest first.
@@ -53,16 +55,17 @@ def worst_losses(
     rows: Float[Array, "n D"], honest: Bool[Array, " n"], spared: Bool[Array, " n"], origin: Float[Array, " D"],
     losses: int,
 ) -> Bool[Array, " n"]:  # fmt: skip
-    """Return which messages a receiver loses: those with the largest ⟨x − o, μ − o⟩, μ the honest mean.
+    """Return which messages a receiver loses.
 
-    For gradients the origin o is zero, so that the mean of what arrives helps least along μ. For parameters it is what
-    the receiver holds, so that it moves least towards the others.
+    These are the messages x with the largest inner product ⟨x − o, μ − o⟩, where μ is the mean of the honest messages.
+    For gradients the origin o is zero: the mean of the messages that arrive then points as little as possible along μ.
+    For parameters o is the receiver's own vector: the receiver then moves as little as possible towards the others.
 
     Args:
         rows: `[n, D]`, what is sent to the receiver.
         honest: `[n]`, the senders that are not Byzantine; no message of a liar is lost.
         spared: `[n]`, messages that cannot be lost, such as the receiver's own.
-        origin: `[D]`.
+        origin: `[D]`, the vector o.
         losses: the number of messages that are lost.
     """
     rows = jax.lax.stop_gradient(rows)

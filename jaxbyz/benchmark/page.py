@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxbyz.errors import UsageError
-from jaxbyz.files import write_output
+from jaxbyz.files import write_output_text
 from jaxbyz.report.html_report import fill_template, shared_file
 
 
@@ -28,5 +28,5 @@ def write_page(board: dict[str, Any], out: str | Path) -> Path:
         shared_file("report.css") + (folder / "leaderboard.css").read_text("utf-8"),
         (folder / "leaderboard.js").read_text("utf-8"),
     )
-    write_output(path, lambda file: file.write(text.encode()))
+    write_output_text(path, text)
     return path

@@ -273,15 +273,14 @@ def _export(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.results import load_results
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.errors import UsageError
-    from jaxbyz.files import json_text, write_output
+    from jaxbyz.files import json_text, write_output, write_output_text
 
     out, suite = Path(arguments.out), load_suite(arguments.suite)
     if out.suffix not in (".json", ".npz"):
         raise UsageError(f"out={out}: the name must end in .json for marl-eval or .npz for rliable")
     results = load_results(arguments.folder, suite)
     if out.suffix == ".json":
-        text = json_text(marl_eval(suite, results))
-        write_output(out, lambda file: file.write(text.encode()))
+        write_output_text(out, json_text(marl_eval(suite, results)))
     else:
         arrays = rliable(suite, results)
         write_output(out, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]

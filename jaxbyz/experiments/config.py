@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxbyz.algorithms import Traits, algorithms
+from jaxbyz.algorithms import Traits, algorithms, traits_of_algorithm
 from jaxbyz.attacks import attacks
 from jaxbyz.components import check_limit, make_group_rules, make_rule
 from jaxbyz.environments import environments
@@ -309,7 +309,7 @@ TYPES = typing.get_type_hints(Config)
 
 def traits_of(config: Config) -> Traits:
     """Return the traits of the configured algorithm."""
-    return algorithms[config.algorithm].traits or Traits()
+    return traits_of_algorithm(config.algorithm)
 
 
 def in_groups(config: Config) -> bool:

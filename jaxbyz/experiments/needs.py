@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxbyz.algorithms import Traits, algorithms
+from jaxbyz.algorithms import algorithms, traits_of_algorithm
 from jaxbyz.algorithms.base import always_large
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
@@ -47,7 +47,7 @@ def _takes_small_batches(c: Any) -> bool:
 
 
 def _has_one_batch(c: Any) -> bool:
-    return (algorithms[c.algorithm].traits or Traits()).one_batch
+    return traits_of_algorithm(c.algorithm).one_batch
 
 
 def _draws_coins(c: Any) -> bool:
@@ -86,7 +86,7 @@ NO_PERIOD = Need(
 )
 SMALL_BATCHES = Need(_takes_small_batches, "every batch is large")
 NO_SNAPSHOT = Need(
-    lambda c: not (algorithms[c.algorithm].traits or Traits()).snapshot,
+    lambda c: not traits_of_algorithm(c.algorithm).snapshot,
     "{algorithm} compares small batches with its last snapshot",
 )
 PLAIN_CORRECTION = Need(lambda c: not _has_one_batch(c), "{algorithm} has no importance weights")

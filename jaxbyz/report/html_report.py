@@ -21,7 +21,7 @@ from jaxbyz.experiments.config import agrees
 from jaxbyz.experiments.config_check import registered
 from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.experiments.run_folder import RunData
-from jaxbyz.files import write_output
+from jaxbyz.files import write_output_text
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import trace_run
 from jaxbyz.report.episodes import render_episode
@@ -79,7 +79,7 @@ def write_report(
     data["animations"] = animate(runs[:animations], log)
     data["not_animated"] = max(0, len(runs) - animations) if animations else 0
     text = fill_template(data)
-    write_output(path, lambda file: file.write(text.encode()))
+    write_output_text(path, text)
     return path
 
 

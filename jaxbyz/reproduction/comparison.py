@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxbyz.files import write_output
+from jaxbyz.files import write_output_text
 from jaxbyz.report.statistics import first_reached
 from jaxbyz.reproduction.claims import Claim, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.figures import FIGURES, curve_in_paper
@@ -33,7 +33,7 @@ def write_comparison(figures: list[str], results: dict[str, TrainingResult], out
         *curve_table(figures, results),
     ]
     text = "\n".join(lines).rstrip() + "\n"
-    write_output(out, lambda file: file.write(text.encode()))
+    write_output_text(out, text)
     return out
 
 

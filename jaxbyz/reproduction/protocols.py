@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.algorithms import algorithms
+from jaxbyz.algorithms import algorithms, traits_of_algorithm
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.protocol_presets import NOISE, PROTOCOL_TASKS, method_options
 from jaxbyz.experiments.resolving import resolve
-from jaxbyz.files import write_output
+from jaxbyz.files import write_output_text
 from jaxbyz.report.plots import COLOURS, DASH_PATTERNS, draw_curve, figure
 from jaxbyz.report.tables import mean_and_deviation
 from jaxbyz.reproduction.result_files import TrainingResult
@@ -46,7 +46,7 @@ def protocol_curves() -> list[ProtocolCurve]:
     curves = []
     for panel in ATTACKS:
         for entry in algorithms:
-            place = ALONE if entry.traits.single else f".{panel.replace(' ', '-')}"
+            place = ALONE if traits_of_algorithm(entry.name).single else f".{panel.replace(' ', '-')}"
             curves.append(ProtocolCurve(entry.name, panel, f"{entry.name}{place}"))
         curves.append(ProtocolCurve(GPOMDP, panel, f"{GPOMDP}.{panel.replace(' ', '-')}"))
     return curves
@@ -67,9 +67,10 @@ def protocol_configs(protocol: str, seeds: int, seed: int, trajectories: int | N
     for curve in protocol_curves():
         name = "fed-page-pg" if curve.label == GPOMDP else curve.label
         options: dict[str, Any] = {**method_options(task, name), "algorithm": name, "attack": ATTACKS[curve.panel]}
-        if algorithms[name].traits.naive:
+        traits = traits_of_algorithm(name)
+        if traits.naive:
             options["aggregator"] = "mean"
-        if algorithms[name].traits.single:
+        if traits.single:
             options |= {"agents": 1, "byzantine": 0, "attack": "none"}
         if curve.label == GPOMDP:
             options["p"] = 1.0
@@ -118,12 +119,14 @@ def protocol_table(protocol: str, results: dict[str, TrainingResult]) -> str:
     cells: dict[str, list[str]] = {}
     for curve in protocol_curves():
         result = results.get(curve.training)
-        cells.setdefault(curve.label, []).append("–" if result is None else mean_and_deviation(final_returns(result)))
+        cells.setdefault(curve.label, []).append(
+            "–" if result is None else mean_and_deviation(mean_of_last_tenth(result))
+        )
     lines += [f"| `{label}` | {' | '.join(row)} |" for label, row in cells.items()]
     return "\n".join(lines) + "\n"
 
 
-def final_returns(result: TrainingResult) -> np.ndarray:
+def mean_of_last_tenth(result: TrainingResult) -> np.ndarray:
     """Return the mean return over the last tenth of the trajectories, `[seeds]`."""
     last = result.trajectories > 0.9 * result.trajectories[-1]
     return result.returns[:, last].mean(axis=1)
@@ -131,6 +134,5 @@ def final_returns(result: TrainingResult) -> np.ndarray:
 
 def write_protocol_table(protocol: str, results: dict[str, TrainingResult], path: Path) -> Path:
     """Write the table of a protocol."""
-    text = protocol_table(protocol, results)
-    write_output(path, lambda file: file.write(text.encode()))
+    write_output_text(path, protocol_table(protocol, results))
     return path

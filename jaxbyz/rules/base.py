@@ -84,9 +84,14 @@ def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Ru
 
     A message of zero weight may hold anything, even non-finite numbers.
     """
+    return weighted_for_receiver(lambda messages, receiver: weights(messages))
+
+
+def weighted_for_receiver(weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]]) -> Rule:
+    """Build the same from weights that also depend on what the receiver knows."""
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
-        share = weights(messages)[None, :]
+        share = weights(messages, receiver)[None, :]
         return Outcome(mix(share, messages), share, state)
 
     return Rule(apply)

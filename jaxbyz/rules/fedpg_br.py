@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
-from jaxbyz.accelerate.weighted_sums import mix
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, usable
+from jaxbyz.rules.base import Receiver, Rule, usable, weighted_for_receiver
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.selection import lowest
 
@@ -34,8 +33,8 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
         in their code).
     """
 
-    def weights(messages: Array, drawn: Array | None) -> Array:
-        n = messages.shape[0]
+    def weights(messages: Array, receiver: Receiver) -> Array:
+        n, drawn = messages.shape[0], receiver.batch
         ok = usable(messages)
         squares = squared_distances(messages)
         distance = jnp.sqrt(squares)
@@ -56,8 +55,4 @@ def fedpg_br(*, sigma: float = 0.06, delta: float = 0.6, batch: int = 16, alpha:
         kept = jnp.where(jnp.any(kept > 0), kept, good(smallest))
         return kept / jnp.maximum(jnp.sum(kept), 1.0)
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
-        share = weights(messages, receiver.batch)[None, :]
-        return Outcome(mix(share, messages), share, state)
-
-    return Rule(apply)
+    return weighted_for_receiver(weights)
