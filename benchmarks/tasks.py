@@ -53,6 +53,9 @@ TASKS = {
     "breakout": Task("breakout", 10, 3000, 3000),
     "asterix": Task("asterix", 3, 3000, 3000),
     "spaceinvaders": Task("spaceinvaders", 30, 3000, 3000),
+    "inverted-pendulum": Task("inverted-pendulum", 1000, 800, 800),
+    "hopper": Task("hopper", 2000, 6400, 6400),
+    "half-cheetah": Task("half-cheetah", 3000, 1600, 1600),
 }
 ROWS: dict[str, dict[str, Any]] = {
     "avg-zero": {**ATTACKED, "attack": "avg-zero"},

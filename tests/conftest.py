@@ -3,18 +3,15 @@
 import os
 import tempfile
 
-# Without the first flag, most of the test time would be spent on optimising programs that run once. Without the second
-# one, programs take 1.6 times as long to compile and run faster, which does not matter here.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-)
-
 import helpers
 import jax
 import pytest
 
+from jaxbyz.accelerate.fast_compilation import FAST_COMPILATION_FLAGS
 from jaxbyz.accelerate.setup import set_flags
 
+# Without these flags, most of the test time would be spent on optimising programs that run once.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION_FLAGS}"
 set_flags()  # as the command line does, so that all tests spread agents alike
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
