@@ -35,7 +35,7 @@ def train(options: list[str], deterministic: bool, folder: Path) -> tuple[dict[s
     words += ["--deterministic"] if deterministic else []
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
         "JAXBYZ_STORE_PROGRAMS": "0",
     }
