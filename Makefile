@@ -53,7 +53,7 @@ test-box2d: setup $(VENV)-box2d/.installed
 
 $(VENV)-mujoco/.installed:
 	$(PYTHON) -m venv $(VENV)-mujoco
-	$(VENV)-mujoco/bin/pip install --quiet --disable-pip-version-check gymnasium==1.4.0 mujoco==3.17.0 imageio
+	$(VENV)-mujoco/bin/pip install --quiet --disable-pip-version-check gymnasium==1.4.0 mujoco==3.17.0 imageio packaging
 	touch $@
 
 test-mujoco: setup $(VENV)-mujoco/.installed

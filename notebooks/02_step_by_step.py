@@ -45,12 +45,12 @@ uncorrected = sampler(env, policy, jb.Page(N=B, B=B, estimator=estimator), None)
 keys = jax.random.split(jax.random.key(0), 5)
 theta = jnp.tile(policy.init(keys[0]), (K, 1))  # [K, D], equal for all agents
 agent_keys = [jax.random.split(key, K) for key in keys[1:]]
-large = jax.jit(sample.large)(theta, agent_keys[0], mask).estimate  # [K, D]
+large = jax.jit(sample.large)(theta, agent_keys[0], mask).sampled.estimate  # [K, D]
 previous = jnp.tile(large[:10].mean(axis=0), (K, 1))  # v_{t−1} without an attack
 after = theta + 1e-3 * previous / jnp.linalg.norm(previous[0])  # θ_t, after a short step
-corrected = jax.jit(sample.small)(after, theta, previous, agent_keys[1], mask).estimate
-small = jax.jit(uncorrected.large)(after, agent_keys[2], mask).estimate
-fresh = jax.jit(sample.large)(after, agent_keys[3], mask).estimate
+corrected = jax.jit(sample.small)(after, theta, previous, agent_keys[1], mask).sampled.estimate
+small = jax.jit(uncorrected.large)(after, agent_keys[2], mask).sampled.estimate
+fresh = jax.jit(sample.large)(after, agent_keys[3], mask).sampled.estimate
 truth = fresh.mean(axis=0)  # a good approximation of the gradient
 
 
