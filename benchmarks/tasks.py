@@ -5,6 +5,7 @@
     python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
     python benchmarks/tasks.py --table --out results
     python benchmarks/tasks.py --markdown --plot docs/images/tasks.png
+    python benchmarks/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds and one JSON file with its command, options, versions, seeds
 and curves. Rows whose file exists are skipped, so an interrupted call can be repeated, and calls for different tasks
@@ -67,6 +68,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
 }
 POINTS = 50  # of every curve
+COLUMNS = 4  # of the picture
+WITH_SPREAD = ("avg-zero", "alone")  # rows whose standard deviation is drawn; more would cover each other
 
 
 def options_of(settings: list[str]) -> dict[str, Any]:
@@ -143,7 +146,7 @@ def described(record: dict[str, Any]) -> str:
 def read(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the records of a folder by task and row."""
     records = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
-    return {(record["task"], record["row"]): record for record in records}
+    return {(record["task"], record["row"]): record for record in records if not record["label"]}
 
 
 def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -166,20 +169,35 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
 
 
 def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
-    """Draw one panel per task with the curves of all rows."""
+    """Draw one panel per task with the mean of all rows, the spread of two, and the target as a dotted line."""
     from jaxbyz.report.plots import COLOURS, draw_curve, figure, save
 
     names = [name for name in TASKS if any(key[0] == name for key in records)]
-    drawing, panels = figure(len(names), width=2.6 * len(names), height=2.8)
-    for axes, name in zip(np.atleast_1d(panels), names, strict=True):
-        for row, colour in zip(ROWS, (*COLOURS, "grey"), strict=False):
-            if (record := records.get((name, row))) is not None:
-                draw_curve(axes, np.array(record["trajectories"]), np.array(record["return"]), row, color=colour)
-        axes.axhline(TASKS[name].target, color="grey", linewidth=0.8, linestyle=":")
+    columns = min(COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    drawing, grid = figure(columns, rows, width=2.9 * columns, height=2.6 * rows + 0.5, squeeze=False)
+    for axes in grid.flat[len(names) :]:
+        axes.remove()
+    for axes, name in zip(grid.flat, names, strict=False):
+        shown = {row: records[name, row] for row in ROWS if (name, row) in records}
+        for row, record in shown.items():
+            colour = COLOURS[list(ROWS).index(row)]
+            curves = np.array(record["return"])
+            shown_curves = curves if row in WITH_SPREAD else curves.mean(axis=0, keepdims=True)
+            draw_curve(axes, np.array(record["trajectories"]), shown_curves, row, color=colour)
+        axes.axhline(TASKS[name].target, color="black", linewidth=0.8, linestyle=":")
+        robust = np.array([value for row, record in shown.items() if row != "naive" for value in record["return"]])
+        low, high = robust.min(), max(robust.max(), TASKS[name].target)  # the naive federation may leave the picture
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.08 * (high - low))
         axes.set_title(name, fontsize=9)
-        axes.set_xlabel("trajectories per agent", fontsize=8)
-    np.atleast_1d(panels)[0].set_ylabel("honest return", fontsize=8)
-    np.atleast_1d(panels)[-1].legend(fontsize=6)
+        axes.tick_params(labelsize=7)
+    drawing.supxlabel("trajectories per agent", fontsize=9)
+    drawing.supylabel("honest return", fontsize=9)
+    found = {
+        label: line for axes in drawing.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    labels = [row for row in ROWS if row in found]
+    drawing.legend([found[row] for row in labels], labels, loc="outside upper center", ncols=len(labels), fontsize=8)
     save(drawing, path)
 
 
@@ -210,7 +228,8 @@ def main() -> None:
         for path in sorted(arguments.out.glob("*.json")):
             print(described(json.loads(path.read_text())))
     elif arguments.markdown or arguments.plot:
-        records = read(arguments.out)
+        chosen = arguments.tasks or TASKS
+        records = {key: record for key, record in read(arguments.out).items() if key[0] in chosen}
         print(markdown(records))
         if arguments.plot:
             draw(records, arguments.plot)

@@ -21,7 +21,7 @@ _MUJOCO: dict[str, Any] = {
 
 MUJOCO_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "inverted-pendulum": ("InvertedPendulum: critics, 8 × 4 clipped steps per batch of 8",
-                          {**_MUJOCO, "env": "InvertedPendulum-v5", "eta": 3e-3, "eta_end": 3e-4,
+                          {**_MUJOCO, "env": "InvertedPendulum-v5", "output_activation": "tanh",
                            "trajectories": 800}),
     "hopper": ("Hopper: critics, scaled observations, 4 × 4 clipped steps per batch of 16",
                {**_MUJOCO, "env": "Hopper-v5", "env_param": "scale=true", "gamma": 0.995, "N": 16, "B": 16, "epochs": 4,

@@ -80,7 +80,7 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
               {**DISCRETE, "env": "Catch-bsuite", "horizon": 10, "N": 16, "B": 16, "epochs": 4,
                "trajectories": 1000}),
     "breakout": ("Breakout-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
-                 {**IMAGE, "env": "Breakout-MinAtar", "horizon": 1000}),
+                 {**IMAGE, "env": "Breakout-MinAtar", "horizon": 1000, "entropy": 0.03}),
     "asterix": ("Asterix-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
                 {**IMAGE, "env": "Asterix-MinAtar", "horizon": 1000}),
     "spaceinvaders": ("SpaceInvaders-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
