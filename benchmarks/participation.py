@@ -62,8 +62,8 @@ def returns(delivery: Delivery, seeds: int) -> np.ndarray:
 
 
 def summary(found: np.ndarray) -> dict[str, float]:
-    """Return mean, standard deviation and the worst seed."""
-    return {"mean": float(found.mean()), "std": float(found.std()), "worst": float(found.min())}
+    """Return mean, standard deviation (n − 1 in the denominator) and the worst seed."""
+    return {"mean": float(found.mean()), "std": float(found.std(ddof=1)), "worst": float(found.min())}
 
 
 def participation_rows(seeds: int) -> Iterator[dict[str, Any]]:
