@@ -17,7 +17,7 @@ from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.page import write_page
 from jaxbyz.benchmark.results import merge
 from jaxbyz.benchmark.suite import load_suite
-from jaxbyz.benchmark.table import interval, markdown, number
+from jaxbyz.benchmark.table import interval, markdown, number, scale
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,6 +33,11 @@ def headline(board: dict[str, Any], most: int = 6) -> str:
             mean = number(sum(unattacked) / len(unattacked) if unattacked else None)
             lines.append(f"| {entry['name']} | {interval(entry['overall'])} | {mean} |")
     return "\n".join(lines)
+
+
+def blocks(board: dict[str, Any]) -> dict[str, str]:
+    """Return the tables by the file that shows them."""
+    return {"docs/benchmark.md": f"{markdown(board)}\n\n{scale(board)}", "README.md": headline(board)}
 
 
 def replace_block(path: Path, suite: str, text: str) -> None:
@@ -53,8 +58,8 @@ def main() -> None:
         merge([arguments.folder], results, suite, print)
     board = load_leaderboard(arguments.suite, results)
     print(write_page(board, ROOT / "docs" / f"leaderboard-{suite.name}.html"))
-    replace_block(ROOT / "docs" / "benchmark.md", suite.name, markdown(board))
-    replace_block(ROOT / "README.md", suite.name, headline(board))
+    for name, text in blocks(board).items():
+        replace_block(ROOT / name, suite.name, text)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.run import run
 from jaxbyz.report.statistics import interquartile_mean, probability_of_improvement, stratified_iqm, window_averages
 
+ROOT = Path(__file__).parents[1]
 # A released suite never changes: a new number here means that it must have a new name instead.
 RELEASED = {"v1": "e3f80e1d2f0017fa", "v1-lite": "45a3b922779d752e"}
 
@@ -280,12 +283,28 @@ def test_table_and_page_show_the_numbers(results, tmp_path, capsys):
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
     assert rows[2][:4] == ["robust", "0.50 (0.50 to 0.50)", "0.50 (large-noise)", "0.50 (large-noise)"]
     assert rows[2][4:6] == ["0.50", "1.00"]  # worst seed, without attack
-    assert rows[3][:6] == ["central", "-1.00 (-1.00 to -1.00)", "-1.00 (large-noise)", "–", "-1.00", "0.50"]
+    assert rows[3][:6] == ["central", "−1.00 (−1.00 to −1.00)", "−1.00 (large-noise)", "–", "−1.00", "0.50"]
+    assert rows[-2] == ["easy k5", "10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)"]  # the scale
     page = tmp_path / "board.html"
     assert main(["benchmark", "page", str(results[0]), str(results[1]), "--out", str(page)]) == 0
     text = page.read_text()
     assert '"worst_attack": "large-noise"' in text and "<!--" not in text and "https://" not in text
     assert main(["benchmark", "page", str(results[0]), str(results[1]), "--out", "board.txt"]) == 2
+
+
+def test_what_is_published_follows_from_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    publish = importlib.import_module("publish_benchmark")
+    board = load_leaderboard("v1-lite", ROOT / "benchmarks/results/benchmark/v1-lite")
+    assert len(board["entries"]) == 14 and all(entry["overall"] for entry in board["entries"])
+    for name, text in publish.blocks(board).items():
+        assert f"<!-- leaderboard v1-lite -->\n\n{text}\n\n<!-- end -->" in (ROOT / name).read_text("utf-8"), name
+    page = (ROOT / "docs/leaderboard-v1-lite.html").read_text("utf-8")
+    drawn = json.loads(page.split('<script id="data" type="application/json">')[1].split("</script>")[0])
+    for shown, entry in zip(drawn["entries"], board["entries"], strict=True):
+        assert shown["name"] == entry["name"] and shown["overall"] == pytest.approx(entry["overall"])
+        for there, here in zip(shown["settings"], entry["settings"], strict=True):
+            assert {k: v["hash"] for k, v in there["cells"].items()} == {k: v["hash"] for k, v in here["cells"].items()}
 
 
 MINE = '[mine]\nsummary = "median"\nalgorithm = "decbyzpg"\naggregator = "median"\nagreement = "none"\n'

@@ -45,7 +45,7 @@ def test_the_numbers_are_those_of_the_files(opened, results):
         for cell in cells.all():
             expected = entry["settings"][0]["cells"][cell.get_attribute("data-attack")]["score"]["value"]
             assert float(cell.get_attribute("data-value")) == pytest.approx(expected)
-            assert cell.inner_text() == f"{expected:.2f}"
+            assert cell.inner_text() == f"{expected:.2f}".replace("-", "−")
     assert shown(page, "#improvement td.value") == pytest.approx([0.5, 0.5])
     assert board["suite"]["hash"] in page.locator("#summary").inner_text()
 
@@ -59,7 +59,7 @@ def test_sorting_and_filters(opened):
     page.locator("#board th").nth(1).click()
     page.select_option("#attack", "avg-zero")  # central is better under this attack
     assert names(page) == ["central", "robust"]
-    assert page.locator("#board tbody tr").first.locator("td").nth(1).inner_text() == "1.50 [1.50, 1.50]"
+    assert page.locator("#board tbody tr").first.locator("td").nth(1).inner_text() == "1.50 (1.50 to 1.50)"
     page.select_option("#attack", "all")
     page.select_option("#federation", "k9")  # without a server only
     assert names(page) == ["robust"]
@@ -78,6 +78,8 @@ def test_curves_appear_on_a_click(opened):
     page.locator("#legend button").first.click()
     assert lines.count() == 2
     assert page.locator("#profiles path.line").count() == 2
+    page.locator("#profile-legend button").first.click()
+    assert page.locator("#profiles path.line").count() == 1
     page.locator("#board tbody tr").first.click()
     assert page.locator("#entries details[open]").count() == 1
 

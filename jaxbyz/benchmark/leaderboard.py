@@ -17,15 +17,17 @@ from jaxbyz.benchmark.scores import (
     SettingScore,
     improvement,
     overall,
+    performance,
     profile,
     profile_levels,
     ranked_settings,
+    reference_cells,
     references_of,
     score_entries,
 )
 from jaxbyz.benchmark.suite import Suite, load_suite
 from jaxbyz.experiments.resolving import from_dict
-from jaxbyz.report.statistics import Estimate
+from jaxbyz.report.statistics import Estimate, stratified_iqm
 
 Certificates = Mapping[tuple[str, str], dict[str, Any]]
 
@@ -102,7 +104,17 @@ def _setting(suite: Suite, results: Mapping[Cell, Result], task: str, federation
         "threshold": suite.tasks[task].threshold,
         "trajectories": suite.tasks[task].fixed.get("trajectories"),
         "references": None if references is None else references._asdict(),
+        "reference_intervals": None if references is None else _reference_intervals(suite, results, task, federation),
     }
+
+
+def _reference_intervals(
+    suite: Suite, results: Mapping[Cell, Result], task: str, federation: str
+) -> dict[str, dict[str, float | None] | None]:
+    """Return the intervals of the references, which the intervals of scores do not contain."""
+    measure, _, resamples, confidence = suite.statistics
+    returns = {cell.entry: performance(results[cell], measure) for cell in reference_cells(task, federation)}
+    return {name: _estimate(stratified_iqm([row], resamples, confidence)) for name, row in returns.items()}
 
 
 def _entry_setting(

@@ -87,9 +87,14 @@ def performance(result: Result, measure: str) -> np.ndarray:
     return result.average if measure == "average" else result.final
 
 
+def reference_cells(task: str, federation: str) -> tuple[Cell, Cell]:
+    """Return the cells whose returns have the scores 0 and 1."""
+    return Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK)
+
+
 def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> References | None:
     """Return the references of a setting, or None if they were not run."""
-    cells = (Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK))
+    cells = reference_cells(task, federation)
     if any(cell not in results for cell in cells):
         return None
     alone, mean = (float(interquartile_mean(performance(results[cell], suite.statistics.measure))) for cell in cells)

@@ -29,14 +29,28 @@ def markdown(board: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def number(value: float | None) -> str:
-    """Format a number with two digits after the point, or as a dash."""
-    return "–" if value is None else f"{value:.2f}"
+def scale(board: dict[str, Any]) -> str:
+    """Return the returns of every setting that have the scores 0 and 1, with the intervals of the references."""
+    lines = ["| setting | score 0: one honest agent alone | score 1: the mean without attack |", "| --- | --: | --: |"]
+    for setting in board["settings"]:
+        if (found := setting["reference_intervals"]) is not None:
+            digits = 3 if abs(found["mean"]["value"]) < 10 else 1
+            texts = [interval(found[name], digits) for name in ("alone", "mean")]
+            lines.append(f"| {setting['task']} {setting['federation']} | {texts[0]} | {texts[1]} |")
+    return "\n".join(lines)
 
 
-def interval(estimate: dict[str, float] | None) -> str:
-    """Format a score with its interval."""
-    return "–" if estimate is None else f"{estimate['value']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+def number(value: float | None, digits: int = 2) -> str:
+    """Format a number with some digits after the point and a minus sign that is not a hyphen, or as a dash."""
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def interval(estimate: dict[str, float] | None, digits: int = 2) -> str:
+    """Format a value with its interval."""
+    if estimate is None:
+        return "–"
+    value, low, high = (number(estimate[name], digits) for name in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
 
 
 def setting_cell(setting: dict[str, Any] | None) -> str:
@@ -45,7 +59,7 @@ def setting_cell(setting: dict[str, Any] | None) -> str:
         return "–"
     if setting["score"] is None:
         return f"{len(setting['missing'])} missing"
-    return f"{setting['score']['value']:.2f} ({setting['worst_attack']})"
+    return f"{number(setting['score']['value'])} ({setting['worst_attack']})"
 
 
 def verdict(settings: list[dict[str, Any]]) -> str:

@@ -2,11 +2,13 @@
 const ALL = "all";
 const filters = { task: ALL, federation: ALL, attack: ALL };
 let sortBy = { column: 1, ascending: false };
+const hiddenProfiles = new Set(); // positions of entries whose performance profile is not drawn
 let drawn = []; // cells whose curves are drawn: {entry, setting, attack}
 const settingName = (setting) => `${setting.task}, ${setting.federation}`;
 const isSetting = (one, other) => one.task === other.task && one.federation === other.federation;
-const score = (estimate) => (estimate === null ? "–" : estimate.value.toFixed(2));
-const interval = (estimate) => (estimate === null ? "–" : `${score(estimate)} [${estimate.low.toFixed(2)}, ${estimate.high.toFixed(2)}]`);
+const twoDigits = (value) => (value === null ? "–" : value.toFixed(2).replace("-", "−")); // as in the Markdown table
+const score = (estimate) => (estimate === null ? "–" : twoDigits(estimate.value));
+const interval = (estimate) => (estimate === null ? "–" : `${score(estimate)} (${twoDigits(estimate.low)} to ${twoDigits(estimate.high)})`);
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
 const isFiltered = () => Object.values(filters).some((value) => value !== ALL);
 const isRanked = (setting) => data.ranked.some(([task, federation]) => task === setting.task && federation === setting.federation);
@@ -30,11 +32,18 @@ function rowOf(entry) {
     worst: [...new Set(settings.map((setting) => setting.worst_attack).filter((attack) => attack !== null))].join(", "),
     worstSeed: attacked.length ? Math.min(...attacked) : null,
     unattacked: mean(settings.filter((setting) => setting.unattacked).map((setting) => setting.unattacked.value)),
-    reached: reached.length === settings.length ? mean(reached) : null,
+    reached: reached.length === settings.length ? mean(reached) : null, reachedIn: reached.length,
     megabytes: mean(settings.map((setting) => setting.megabytes)), seconds: mean(settings.map((setting) => setting.seconds)),
-    verdict: verdicts.length === 0 ? "–" : broken.length ? [...new Set(broken)].join("; ") : "cleared",
+    verdict: verdicts.length === 0 ? "–" : broken.length ? "broken" : "cleared", reasons: [...new Set(broken)].join("; "),
   };
 }
+function reachedText(row) {
+  if (row.reached !== null) return row.reached.toFixed(0);
+  if (row.overall === null) return "–";
+  return row.reachedIn ? `in ${row.reachedIn} of ${row.settings}` : "never";
+}
+// Breaks lines between names, not at the hyphens inside.
+const attackNames = (row) => (row.worst ? row.worst.split(", ").flatMap((name, i) => [i ? ", " : "", htmlElement("span", {}, name)]) : ["–"]);
 function overallText(row) {
   if (row.overall === null) return row.settings ? `– (${row.coverage} of ${row.settings} settings complete)` : "–";
   const full = row.overall.low === undefined ? row.overall.single : row.overall;
@@ -43,11 +52,11 @@ function overallText(row) {
 const COLUMNS = [
   ["entry", (row) => row.entry.name, (row) => row.entry.name],
   ["score", (row) => (row.overall === null ? null : row.overall.value), overallText],
-  ["worst attacks", (row) => row.worst, (row) => row.worst || "–"],
-  ["worst seed", (row) => row.worstSeed, (row) => format(row.worstSeed, 2)],
-  ["without attack", (row) => row.unattacked, (row) => format(row.unattacked, 2)],
-  ["to threshold", (row) => row.reached, (row) => (row.reached !== null ? row.reached.toFixed(0) : row.overall === null ? "–" : "never")],
-  ["MB sent", (row) => row.megabytes, (row) => format(row.megabytes)],
+  ["worst attacks", (row) => row.worst, attackNames],
+  ["worst seed", (row) => row.worstSeed, (row) => twoDigits(row.worstSeed)],
+  ["without attack", (row) => row.unattacked, (row) => twoDigits(row.unattacked)],
+  ["to threshold", (row) => row.reached, reachedText],
+  ["MB sent", (row) => row.megabytes, (row) => twoDigits(row.megabytes)],
   ["seconds", (row) => row.seconds, (row) => format(row.seconds)],
   ["certificate", (row) => row.verdict, (row) => row.verdict],
 ];
@@ -71,7 +80,7 @@ function drawBoard() {
   const body = rows.map((row) => {
     const tr = htmlElement("tr", { "data-entry": row.entry.name }, ...COLUMNS.map(([name, get, text]) => {
       const found = get(row);
-      return htmlElement("td", { "data-value": found === null ? "" : found, ...(name === "certificate" ? { class: "verdict" } : {}) }, text(row));
+      return htmlElement("td", { "data-value": found === null ? "" : found, ...(name === "certificate" ? { class: "verdict", title: row.reasons } : name === "worst attacks" ? { class: "attacks" } : {}) }, ...[text(row)].flat());
     }));
     tr.addEventListener("click", () => {
       const details = byId("entries").querySelector(`[data-entry="${row.entry.name}"]`);
@@ -81,6 +90,7 @@ function drawBoard() {
     return tr;
   });
   byId("board").replaceChildren(htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
+  scrollCues();
 }
 
 // ---- heatmap and curves ---------------------------------------------------------------------------------------
@@ -100,7 +110,7 @@ function drawHeatmap() {
       const one = { entry: entry.name, setting, attack };
       const td = htmlElement("td", { class: isDrawn(one) >= 0 ? "value drawn" : "value", tabindex: 0, "data-value": cell.score.value, "data-attack": attack,
         style: `background:${background};color:${text}`,
-        title: `${interval(cell.score)}; seeds ${cell.seeds.map((seed) => seed.toFixed(2)).join(", ")}; mean return ${format(cell.average)}, at the end ${format(cell.final)}` }, score(cell.score));
+        title: `${interval(cell.score)}; seeds ${cell.seeds.map(twoDigits).join(", ")}; mean return ${format(cell.average)}, at the end ${format(cell.final)}` }, score(cell.score));
       const toggle = () => { const at = isDrawn(one); if (at >= 0) drawn.splice(at, 1); else drawn.push(one); drawHeatmap(); drawCurves(); };
       td.addEventListener("click", toggle);
       td.addEventListener("keydown", (event) => { if (event.key === "Enter") toggle(); });
@@ -141,16 +151,23 @@ function firstCurves() {
 function drawProfiles() {
   const lines = data.entries.flatMap((entry, i) => (entry.profile === null ? [] : [{ run: i, x: data.levels, y: entry.profile }]));
   byId("profile-section").hidden = lines.length === 0;
-  if (lines.length) chart(byId("profiles"), lines, { xlabel: "score", ylabel: "share of seeds at least as good", labels: data.entries.map((entry) => entry.name) });
+  if (!lines.length) return;
+  const kept = lines.filter((line) => !hiddenProfiles.has(line.run));
+  chart(byId("profiles"), kept, { xlabel: "score", ylabel: "share of seeds at least as good", labels: data.entries.map((entry) => entry.name) });
+  byId("profile-legend").replaceChildren(...lines.map(({ run }) => {
+    const button = htmlElement("button", { type: "button", "aria-pressed": String(!hiddenProfiles.has(run)) }, swatch(run), data.entries[run].name);
+    button.addEventListener("click", () => { if (!hiddenProfiles.delete(run)) hiddenProfiles.add(run); drawProfiles(); });
+    return button;
+  }));
 }
 function improvementTable() {
   const names = data.entries.map((entry) => entry.name);
-  const rows = data.improvement.map((row, i) => htmlElement("tr", {}, htmlElement("td", {}, names[i]), ...row.map((cell) => {
+  const rows = data.improvement.map((row, i) => htmlElement("tr", {}, htmlElement("td", {}, `${i + 1} ${names[i]}`), ...row.map((cell) => {
     if (cell === null) return htmlElement("td", {}, "");
     const { background, text } = cividis(cell.value);
     return htmlElement("td", { class: "value", "data-value": cell.value, style: `background:${background};color:${text}`, title: interval(cell) }, score(cell));
   })));
-  byId("improvement").append(htmlElement("thead", {}, htmlElement("tr", {}, ...["", ...names].map((text) => htmlElement("th", {}, text)))),
+  byId("improvement").append(htmlElement("thead", {}, htmlElement("tr", {}, htmlElement("th", {}, ""), ...names.map((name, i) => htmlElement("th", { title: name }, String(i + 1))))),
     htmlElement("tbody", {}, ...rows));
 }
 function entryList() {
@@ -168,7 +185,7 @@ function controls() {
   data.settings.forEach((setting, i) => {
     if (!data.entries.some((entry) => entry.settings.some((one) => isSetting(one, setting)))) return;
     const { alone, mean: federation } = setting.references;
-    byId("setting").append(htmlElement("option", { value: i }, `${settingName(setting)}: ${setting.byzantine} of ${setting.agents} Byzantine, alone ${format(alone)}, mean ${format(federation)}`));
+    byId("setting").append(htmlElement("option", { value: i }, `${settingName(setting)}: ${setting.byzantine} of ${setting.agents} Byzantine, alone ${format(alone, alone < 10 ? 2 : 1)}, mean ${format(federation, federation < 10 ? 2 : 1)}`));
   });
   byId("setting").addEventListener("change", () => { drawn = firstCurves(); drawHeatmap(); drawCurves(); });
 }
@@ -185,7 +202,9 @@ drawProfiles();
 improvementTable();
 entryList();
 theme();
+scrollCues();
 redrawOnResize(() => {
+  scrollCues();
   drawCurves();
   drawProfiles();
 });

@@ -146,6 +146,11 @@ function theme() {
   });
 }
 
+// A table that is wider than the screen says so.
+function scrollCues() {
+  for (const box of document.querySelectorAll(".scroll")) box.classList.toggle("overflows", box.scrollWidth > box.clientWidth + 1);
+}
+
 function redrawOnResize(draw) {
   let width = innerWidth;
   addEventListener("resize", () => {

@@ -136,11 +136,6 @@ function repeat() {
   });
 }
 
-// A table that is wider than the screen says so.
-function scrollCues() {
-  for (const box of document.querySelectorAll(".scroll")) box.classList.toggle("overflows", box.scrollWidth > box.clientWidth + 1);
-}
-
 const seeds = data.runs.reduce((sum, run) => sum + run.seeds.length, 0);
 byId("summary").textContent = `${data.setting}: ${data.runs.length} run(s), ${seeds} seed(s). Written ${data.written}.`;
 byId("findings").append(...data.findings.map((text) => htmlElement("li", {}, text)));
