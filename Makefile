@@ -57,7 +57,7 @@ $(VENV)-mujoco/.installed:
 	touch $@
 
 test-mujoco: setup $(VENV)-mujoco/.installed
-	JAXBYZ_MUJOCO_PYTHON=$(CURDIR)/$(VENV)-mujoco/bin/python $(BIN)/python -m pytest -m live -s tests/test_mujoco.py
+	JAXBYZ_MUJOCO_PYTHON=$(CURDIR)/$(VENV)-mujoco/bin/python $(BIN)/python -m pytest -m live -s tests/test_mujoco_live.py
 
 $(VENV)-byzfl/.installed:
 	$(PYTHON) -m venv $(VENV)-byzfl

@@ -1,7 +1,8 @@
-"""Record gymnasium's MuJoCo tasks; needs `pip install gymnasium==1.4.0 mujoco==3.17.0 imageio` and nothing of jaxbyz.
+"""Record gymnasium's MuJoCo tasks; needs `pip install gymnasium==1.4.0 mujoco==3.17.0 imageio packaging` alone.
 
     python record_mujoco.py steps OUT.npz --steps 80      # single steps from many states, in float64
     python record_mujoco.py episodes OUT.npz --episodes 1000 --policies policies.npz
+    python record_mujoco.py trained OUT.npz --episodes 1000 --policies policy.npz   # written by `jaxbyz export`
 
 Single steps start from states and actions that float32 can represent, with the solver's tolerance set to 0, so that the
 result is exact. Every second one has gravity, masses, friction and damping multiplied by random factors. Tasks that
@@ -9,6 +10,7 @@ seldom reach the limits of their joints are put there in every third and fourth 
 """
 
 import argparse
+import json
 
 import gymnasium
 import mujoco
@@ -29,6 +31,7 @@ SELDOM_AT_LIMITS = {
     "Swimmer-v5": [3, 4],
     "Reacher-v5": [1],
 }  # tasks, and the joints that are put there
+ACTIVATIONS = {"tanh": np.tanh, "identity": lambda x: x}  # of trained policies
 
 
 def actions(kind, space, rng):
@@ -90,46 +93,109 @@ def record_steps(task, count, rng):
 
 
 def record_episodes(task, count, policies, rng):
-    """Return returns and lengths of episodes of the random policies, and of a linear one if there is one."""
+    """Return returns and lengths of episodes of each policy, `[count, 2]`.
+
+    Args:
+        task: its name.
+        count: the number of episodes per policy.
+        policies: functions by name; each takes the space of actions and returns the policy of one episode, a function
+            of the observation.
+        rng: draws the seeds of the episodes.
+    """
     env = gymnasium.make(task)
     found = {}
-    for kind in ("uniform", "smooth", *(["linear"] if task in policies else [])):
+    for name, begin in policies.items():
         results = []
         for _ in range(count):
             obs, _ = env.reset(seed=int(rng.integers(2**31)))
-            policy, total, length, over = actions(kind, env.action_space, rng), 0.0, 0, False
+            act, total, length, over = begin(env.action_space), 0.0, 0, False
             while not over:
-                action = next(policy) if kind != "linear" else linear_action(policies[task], obs, env.action_space)
-                obs, reward, terminated, truncated, _ = env.step(action)
+                obs, reward, terminated, truncated, _ = env.step(act(obs))
                 total, length, over = total + reward, length + 1, terminated or truncated
             results.append((total, length))
-        found[kind] = np.array(results)
+        found[name] = np.array(results)
     return found
 
 
-def linear_action(weights, obs, space):
-    """Return the action of a linear policy, weights `[O + 1, actions]` with the bias in the last row."""
-    return np.clip(obs @ weights[:-1] + weights[-1], space.low, space.high).astype(np.float32)
+def random_policy(kind, rng):
+    """Return the random policy of `actions` for `record_episodes`."""
+
+    def begin(space):
+        drawn = actions(kind, space, rng)
+        return lambda obs: next(drawn)
+
+    return begin
+
+
+def linear_policy(weights):
+    """Return a linear policy, weights `[O + 1, actions]` with the bias in the last row."""
+    return lambda space: lambda obs: clipped(obs @ weights[:-1] + weights[-1], space)
+
+
+def trained_policy(file, rng=None):
+    """Return a perceptron that `jaxbyz export` has written; with `rng` its actions are drawn.
+
+    Args:
+        file: the arrays of the file.
+        rng: draws actions; without it they are the most likely ones.
+    """
+    schema = json.loads(str(file["schema"]))
+    options, scales = schema["options"], schema["observation_scales"]
+    count = len(options["hidden"]) + 1
+    layers = [[file[f"net/params/Layer_{i}/{name}"] for name in ("kernel", "bias")] for i in range(count)]
+    deviation = np.exp(file["log_std"])
+    activation, last_activation = (ACTIVATIONS[options[name]] for name in ("activation", "output_activation"))
+
+    def begin(space):
+        centre, half_width = (space.high + space.low) / 2, (space.high - space.low) / 2
+
+        def act(obs):
+            x = obs
+            if scales:
+                x = (x - scales["mean"]) / scales["deviation"]
+                x = np.clip(x, -scales["largest"], scales["largest"])
+            for number, (kernel, bias) in enumerate(layers, start=1):
+                x = (activation if number < count else last_activation)(kernel @ x + bias)
+            action = centre + half_width * options["output_scale"] * x
+            if rng is not None:
+                action = action + deviation * rng.standard_normal(len(action))
+            return clipped(action, space)
+
+        return act
+
+    return begin
+
+
+def clipped(action, space):
+    """Return an action within its bounds, as gymnasium expects it."""
+    return np.clip(action, space.low, space.high).astype(np.float32)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["steps", "episodes"])
+    parser.add_argument("what", choices=["steps", "episodes", "trained"])
     parser.add_argument("out")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--policies", help="an .npz file with weights per task")
+    parser.add_argument("--policies", help="an .npz file with weights per task, or one trained policy")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     arrays = {"versions": np.array([gymnasium.__version__, mujoco.__version__])}
     policies = dict(np.load(given.policies)) if given.policies else {}
+    if given.what == "trained":
+        given.tasks = [json.loads(str(policies["schema"]))["environment"]]
     for task in given.tasks:
         if given.what == "steps":
             found = record_steps(task, given.steps, rng)
+        elif given.what == "episodes":
+            chosen = {kind: random_policy(kind, rng) for kind in ("uniform", "smooth")}
+            chosen |= {"linear": linear_policy(policies[task])} if task in policies else {}
+            found = record_episodes(task, given.episodes, chosen, rng)
         else:
-            found = record_episodes(task, given.episodes, policies, rng)
+            chosen = {"most likely": trained_policy(policies), "drawn": trained_policy(policies, rng)}
+            found = record_episodes(task, given.episodes, chosen, rng)
         arrays |= {f"{task}/{name}": value for name, value in found.items()}
         print(task, flush=True)
     np.savez_compressed(given.out, **arrays)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from jaxbyz.accelerate.platform import on_cpu
 
@@ -38,8 +39,39 @@ def one_compiled_function(function: Callable[P, R]) -> Callable[P, R]:
 
     Otherwise XLA runs a program as a list of small functions, each with a cost of about half a microsecond. The results
     of formulas are stored as with `not_inlined`. Such a function uses one core.
+
+    XLA gets the arguments as one array per type, because it aborts if such a function has an argument that it does not
+    use.
     """
-    return _called(function, (), {"inlineable": "false", "xla_cpu_small_call": "true"})
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if xla_metadata is None or not on_cpu():
+            return function(*args, **kwargs)
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        like = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+
+        def of_vectors(vectors: dict[str, jax.Array]) -> R:
+            given = dict(vectors)
+            parts = []
+            for one in like:
+                part, given[str(one.dtype)] = jnp.split(given[str(one.dtype)], [one.size])
+                parts.append(part.reshape(one.shape))
+            args, kwargs = jax.tree.unflatten(structure, parts)
+            return function(*args, **kwargs)
+
+        attributes = {"inlineable": "false", "xla_cpu_small_call": "true"}
+        return _called(of_vectors, (), attributes)(_joined(leaves))
+
+    return call
+
+
+def _joined(leaves: list[Any]) -> dict[str, jax.Array]:
+    """Return all elements of arrays as one vector per type."""
+    groups: dict[str, list[jax.Array]] = {}
+    for leaf in leaves:
+        groups.setdefault(str(jnp.result_type(leaf)), []).append(jnp.ravel(leaf))
+    return {dtype: jnp.concatenate(group) for dtype, group in groups.items()}
 
 
 def _called(function: Callable[P, R], static_argnames: tuple[str, ...], attributes: dict[str, str]) -> Callable[P, R]:
