@@ -6,7 +6,7 @@
 The agents of suite v1-lite estimate the gradient g at the same policy with their four trajectories, and three of them
 lie. The progress of a rule with result a is ⟨a, g⟩/‖g‖²: 1 for the true gradient, 0 for no progress, negative if the
 step leads down. It is averaged over draws; g is the mean over other draws. The policies are ten initial ones, and what
-the attack-free mean has made of them after ten steps; those that have become deterministic are left out. The noise is
+the attack-free mean has made of them after ten steps; those without a gradient are left out. The noise is
 √(E‖x − g‖²)/‖g‖ of one agent's message x.
 """
 
@@ -76,7 +76,7 @@ def measure(task: str) -> list[dict[str, Any]]:
             # Two independent estimates, so that their noise does not count as length.
             g, other = first.mean((0, 1)), second.mean((0, 1))
             length2 = float(g @ other)
-            if length2 <= 0:  # this policy has become deterministic
+            if length2 <= 0:  # every episode has the same return, for example
                 continue
             noise.append(float(np.sqrt(np.mean(np.sum((x - g) ** 2, -1)) / length2)))
             for pair, program in programs.items():
