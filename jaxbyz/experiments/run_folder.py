@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+import jaxbyz
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import run_record
@@ -33,7 +34,7 @@ METRICS = Metrics._fields
 RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz")
 PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
 MAX_COUNT = 2**53  # whole numbers up to here are exact as floats
-PACKAGES = ("jaxbyz", "jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
 
 
 class RunFiles(NamedTuple):
@@ -145,7 +146,7 @@ def write_results(folder: Path, metrics: dict[str, np.ndarray], policy: dict[str
 
 def describe_environment() -> dict[str, Any]:
     """Return versions and devices for environment.json."""
-    versions = {}
+    versions = {"jaxbyz": jaxbyz.__version__}  # of this code, which need not be installed
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
