@@ -52,9 +52,17 @@ def recorded_step(name, qpos, qvel, action, factors):
 
 
 @functools.cache
+def step_program(name):
+    return jax.jit(jax.vmap(functools.partial(recorded_step, name)))
+
+
+def step_inputs(name):
+    return [jnp.asarray(recorded(name)[key], float) for key in ("qpos", "qvel", "action", "factors")]
+
+
+@functools.cache
 def stepped(name):
-    step = jax.jit(jax.vmap(functools.partial(recorded_step, name)))
-    return step(*(jnp.asarray(recorded(name)[key], float) for key in ("qpos", "qvel", "action", "factors")))
+    return step_program(name)(*step_inputs(name))
 
 
 def everyday(*names):
@@ -161,9 +169,28 @@ def test_numbers_that_are_not_finite_end_their_own_episode_only(pendulum):
     np.testing.assert_array_equal(reward, [1.0, 0.0, 0.0, 1.0])
     np.testing.assert_array_equal(obs[0], obs[3])
     np.testing.assert_allclose(obs[1:3], [[0.0, 0.05, 0.0, 0.0]] * 2)  # the last finite state
+    lost = state.replace(qpos=state.qpos.at[1, 0].set(jnp.nan), over=jnp.zeros(4, bool))
+    obs, state, reward, terminated = pendulum(lost, jnp.full((4, 1), 0.5))
+    np.testing.assert_array_equal(terminated, [False, True, False, False])
+    assert np.isfinite(obs).all() and np.isfinite(state.qpos).all() and reward[1] == 0
     begun = jax.jit(pendulums)(jnp.array([[jnp.nan, 0.0], [0.0, 0.0]]))
     np.testing.assert_array_equal(begun.over, [True, False])
     assert np.isfinite(begun.qpos).all()
+
+
+@pytest.mark.parametrize("name", everyday("HalfCheetah-v5"))
+def test_a_lane_that_is_not_finite_does_not_change_the_others(name):
+    qpos, qvel, action, factors = step_inputs(name)
+    bad = {3: "qpos", 5: "qvel", 7: "action", 9: "gravity", 11: "mass"}
+    qpos, qvel, action = qpos.at[3, 0].set(jnp.nan), qvel.at[5, -1].set(-jnp.inf), action.at[7, 0].set(jnp.nan)
+    factors = factors.at[9, 0].set(jnp.nan).at[11, 1].set(jnp.nan)
+    obs, state, reward, terminated = step_program(name)(qpos, qvel, action, factors)
+    for result in (obs, state.qpos, state.qvel, reward):
+        assert np.isfinite(result).all()
+    assert terminated[jnp.array(list(bad))].all() and not reward[jnp.array(list(bad))].any()
+    others = np.setdiff1d(np.arange(len(qpos)), list(bad))
+    for result, expected in zip((obs, reward, terminated), np.array(stepped(name), object)[[0, 2, 3]], strict=True):
+        np.testing.assert_array_equal(result[others], expected[others])
 
 
 def test_parameters_that_are_arrays_differ_per_lane(pendulum):
@@ -188,6 +215,13 @@ def test_wrong_arguments_are_refused_in_one_line():
     ]:
         with pytest.raises(ValueError, match=message):
             module.transition(params, state, action)
+    for name in ("qpos", "qvel"):
+        with pytest.raises(ValueError, match=f"{name}=.* must be finite"):
+            module.transition(params, state.replace(**{name: np.full(6, np.nan)}), np.zeros(3))
+    environment = jb.make_environment("Hopper-v5")
+    _, begun = environment.reset(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"action has shape \(4,\): Hopper-v5 needs \(3,\)"):
+        jax.eval_shape(environment.step, jax.random.key(0), begun, jnp.zeros(4))
     with pytest.raises(ValueError, match=r"qvel has shape \(5,\): Hopper-v5 needs \(6,\)"):
         module.initial_state(params, start, np.zeros(5))
     with pytest.raises(ValueError, match="must be finite"):
@@ -206,7 +240,7 @@ def test_wrong_arguments_are_refused_in_one_line():
 def test_a_step_is_one_kernel_that_agrees_with_the_cpu(name):
     with trace_for("kernels"):
         kernel = jax.vmap(functools.partial(recorded_step, name))
-        inputs = [jnp.asarray(recorded(name)[key], float) for key in ("qpos", "qvel", "action", "factors")]
+        inputs = step_inputs(name)
         obs, _, reward, terminated = kernel(*inputs)
     expected = stepped(name)
     close = np.abs(obs - expected[0]).max(axis=1) < 3e-4

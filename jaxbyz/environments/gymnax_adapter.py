@@ -322,6 +322,8 @@ def adapt(raw: Any, params: Any) -> Environment:
     def step(key: PRNGKeyArray, state: Any, action: Array, own: OwnParams | None = None) -> Step:
         settings = replace_params(params, own or {})
         if not actions.discrete:
+            if action.size != actions.n:
+                raise UsageError(f"action has shape {action.shape}: {raw.name} needs {actions.shape}")
             action = action.reshape(actions.shape)
             action = action if raw.name in _CHARGES_UNCLIPPED else jnp.clip(action, actions.low, actions.high)
         observation, state, reward, terminated, _ = raw.step_env(key, state, action, settings)

@@ -120,8 +120,7 @@ def initial_state(task: Task, params: EnvParams, qpos: Any, qvel: Any) -> EnvSta
     for name, value in (("qpos", qpos), ("qvel", qvel)):
         if jnp.shape(value) != (size,):
             raise ValueError(f"{name} has shape {jnp.shape(value)}: {task.model(params).name} needs ({size},)")
-        if not isinstance(value, jax.core.Tracer) and not np.isfinite(np.asarray(value)).all():
-            raise ValueError(f"{name}={np.asarray(value)} must be finite")
+        _check_finite(name, value)
     qpos, qvel = jnp.asarray(qpos, float), jnp.asarray(qvel, float)
     lost = ~(_in_range(qpos) & _in_range(qvel))
     qpos, qvel = jnp.where(lost, 0.0, qpos), jnp.where(lost, 0.0, qvel)
@@ -142,15 +141,15 @@ def transition(
         Observation, state, reward, and whether the episode has ended.
 
     Raises:
-        ValueError: if the action has a wrong shape, or is known now and not finite. Inside `jit`, such an action ends
-            the episode.
+        ValueError: if the action has a wrong shape, or if action or state are known now and not finite. Inside `jit`,
+            such an action or state ends the episode.
     """
     check_params(params)
     shape = (len(task.model(params).motors),)
     if jnp.shape(action) != shape:
         raise ValueError(f"action has shape {jnp.shape(action)}: {task.model(params).name} needs {shape}")
-    if not isinstance(action, jax.core.Tracer) and not np.isfinite(np.asarray(action)).all():
-        raise ValueError(f"action={np.asarray(action)} must be finite")
+    for name, value in (("action", action), ("qpos", state.qpos), ("qvel", state.qvel)):
+        _check_finite(name, value)
     leaves, structure = jax.tree.flatten(params)
     fixed = tuple(leaf if isinstance(leaf, (bool, int, float)) else None for leaf in leaves)
     traced = [jnp.asarray(leaf) for leaf, number in zip(leaves, fixed, strict=True) if number is None]
@@ -187,9 +186,19 @@ def _step_lanes(task: Task, params: EnvParams, state: EnvState, action: jax.Arra
     after = state.replace(qpos=q, qvel=v, measured=measured)
     reward, terminated = task.judge(params, Outcome(state, after, action, moved.distance / model.duration))
     lost = ~(_in_range(q) & _in_range(v) & _in_range(action) & (jnp.abs(reward) < LARGEST))
-    after = jax.tree.map(lambda old, new: jnp.where(lost, old, new), state, after)
+    after = jax.tree.map(lambda old, new: jnp.where(lost, _sensible(old), new), state, after)
     after = after.replace(over=terminated | lost)
     return task.observe(params, after), after, jnp.where(lost, 0.0, reward), after.over
+
+
+def _check_finite(name: str, value: Any) -> None:
+    if not isinstance(value, jax.core.Tracer) and not np.isfinite(np.asarray(value)).all():
+        raise ValueError(f"{name}={np.asarray(value)} must be finite")
+
+
+def _sensible(values: jax.Array) -> jax.Array:
+    """Return the same values, with 0 in the place of those that are not finite or absurdly large."""
+    return jnp.where(jnp.abs(values) < LARGEST, values, 0) if jnp.issubdtype(values.dtype, jnp.floating) else values
 
 
 def _in_range(values: jax.Array) -> jax.Array:
