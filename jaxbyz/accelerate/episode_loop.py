@@ -60,14 +60,15 @@ def run_episodes(simulation: Simulation, agents: Any, lanes: Any) -> LoopState:
     """
     if plain():
         return run_to_horizon(simulation, agents, lanes)
-    _, part = jax.eval_shape(partial(_run_chunk, simulation, agents), lanes, jnp.int32(0))
+    run_chunk = jax.jit(partial(_run_chunk, simulation))  # jitted, so that it is traced only once
+    _, part = jax.eval_shape(run_chunk, agents, lanes, jnp.int32(0))
     record = jax.tree.map(lambda x: jnp.zeros((simulation.chunks, *x.shape), x.dtype), part)
 
     def running(now: LoopState) -> Array:
         return (now.chunk < simulation.chunks) & jnp.any(now.lanes.alive)
 
     def advance(now: LoopState) -> LoopState:
-        lanes, part = _run_chunk(simulation, agents, now.lanes, now.chunk)
+        lanes, part = run_chunk(agents, now.lanes, now.chunk)
         return LoopState(now.chunk + 1, lanes, jax.tree.map(lambda a, x: a.at[now.chunk].set(x), now.record, part))
 
     return jax.lax.while_loop(running, advance, LoopState(jnp.int32(0), lanes, record))

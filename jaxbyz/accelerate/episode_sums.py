@@ -43,25 +43,47 @@ def sum_over_steps(
     Returns:
         A tree with leaves `[A, …]`.
     """
+    return repeatable_sum(function, trees, steps, alive, chunks)(trees)
+
+
+def repeatable_sum(
+    function: Callable[[Any, Any], Any],
+    trees: Any,
+    steps: Any,
+    alive: Bool[Array, "n A C M"],
+    chunks: Int[Array, ""],
+) -> Callable[[Any], Any]:
+    """Return `trees -> sum_over_steps(function, trees, …)`, to be called in a loop that changes the trees.
+
+    What does not depend on the trees is done once, outside of the loop. Args as in `sum_over_steps`; of `trees` only
+    the shapes matter here.
+    """
     if plain():
-        return jax.vmap(function)(trees, jax.tree.map(_all_steps, steps))
+        return lambda trees: jax.vmap(function)(trees, jax.tree.map(_all_steps, steps))
     start = _zeros(function, trees, steps)
     if not _strips_pay(trees, alive.shape[3]):
 
-        def add_chunk(c: Array, total: Any) -> Any:
-            return jax.tree.map(jnp.add, total, jax.vmap(function)(trees, _chunk(steps, c)))
+        def sum_chunks(trees: Any) -> Any:
+            def add_chunk(c: Array, total: Any) -> Any:
+                return jax.tree.map(jnp.add, total, jax.vmap(function)(trees, _chunk(steps, c)))
 
-        return jax.lax.fori_loop(0, chunks, add_chunk, start)
+            return jax.lax.fori_loop(0, chunks, add_chunk, start)
+
+        return sum_chunks
 
     strips = living_strips(alive)
+    blocks = strips.collect(steps)
 
-    def add_block(b: Array, total: Any) -> Any:
-        agent = strips.agent[b]
-        tree = jax.tree.map(lambda leaf: leaf[agent], trees)
-        part = function(tree, jax.tree.map(lambda x: strips.take(x, b), steps))
-        return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, part)
+    def sum_blocks(trees: Any) -> Any:
+        def add_block(b: Array, total: Any) -> Any:
+            agent = strips.agent[b]
+            tree = jax.tree.map(lambda leaf: leaf[agent], trees)
+            part = function(tree, jax.tree.map(lambda x: x[b], blocks))
+            return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, part)
 
-    return jax.lax.fori_loop(0, strips.blocks, add_block, start)
+        return jax.lax.fori_loop(0, strips.blocks, add_block, start)
+
+    return sum_blocks
 
 
 def map_over_steps(

@@ -25,6 +25,10 @@ from jaxbyz.accelerate.kernels.primitives import KERNEL_TYPES
 from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 
+# A CPU computes groups of at least this many lanes, and multiples of it, because functions are traced once per size.
+# `vmap` over episodes and agents traces a step for one lane and for the episodes of one agent, before all lanes.
+LANES_PER_BLOCK = 32
+
 _in_kernel: ContextVar[bool] = ContextVar("_in_kernel", default=False)
 
 
@@ -112,7 +116,7 @@ def _update_in_groups(
     end, because a scatter per group would be slow.
     """
     lanes = masks[0].shape[0]
-    group = min(group, lanes)
+    group = min(group, LANES_PER_BLOCK * -(-lanes // LANES_PER_BLOCK))
     position, count = jnp.full(lanes, lanes + group), jnp.int32(0)
     for mask in masks:
         position = jnp.where(mask, count + jnp.cumsum(mask) - 1, position)
@@ -135,7 +139,7 @@ def _update_in_groups(
 
     def all_groups() -> Any:
         before = _pack(default)
-        room = jax.tree.map(lambda table: jnp.concatenate([table, table[:, :group]], axis=-1), before)
+        room = jax.tree.map(lambda table: jnp.pad(table, ((0, 0), (0, group))), before)
         _, done = lax.while_loop(lambda carry: carry[0] < count, one_group, (jnp.zeros_like(count), room))
         after = jax.tree.map(lambda a, b: jnp.where(position < lanes, a, b), take(done, position), before)
         return _unpack(after, default)

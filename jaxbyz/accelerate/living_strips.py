@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-BLOCK_STEPS = 1024
+# Steps per block: with more, the activations of a network no longer fit into a CPU's fastest cache, and more places of
+# each agent's last block are empty.
+BLOCK_STEPS = 256
 
 
 class LivingStrips(NamedTuple):
@@ -36,6 +39,16 @@ class LivingStrips(NamedTuple):
         """Gather a block `[…, S·C]` from an array `[n, A, …, C, M]`; unused places are zero."""
         strips = self._strips(x, block).get(mode="fill", fill_value=0)  # [S, …, C]
         return jnp.moveaxis(strips, 0, -2).reshape(*strips.shape[1:-1], -1)
+
+    def collect(self, steps: Any) -> Any:
+        """Gather all blocks, `[Q, …, S·C]`, of every array `[n, A, …, C, M]` of a tree."""
+        shapes = jax.eval_shape(lambda: jax.tree.map(lambda x: self.take(x, jnp.int32(0)), steps))
+        places = jax.tree.map(lambda block: jnp.zeros((len(self.agent), *block.shape), block.dtype), shapes)
+
+        def add_block(b: Array, blocks: Any) -> Any:
+            return jax.tree.map(lambda all_blocks, x: all_blocks.at[b].set(self.take(x, b)), blocks, steps)
+
+        return jax.lax.fori_loop(0, self.blocks, add_block, places)
 
     def put(self, x: Array, block: Array, values: Array) -> Array:
         """Write a block `[…, S·C]` back into an array `[n, A, …, C, M]`."""

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
+from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_from_each_step
 from jaxbyz.errors import UsageError
 from jaxbyz.policies.networks import MLP
 from jaxbyz.sampling.rollout import Episodes
@@ -135,11 +135,10 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
         count = jnp.sum(episodes.alive, axis=(0, 2, 3), keepdims=True)
         weights = episodes.alive / jnp.maximum(count, 1).astype(jnp.float32)
         steps = (episodes.observations, (targets - shift) / scale, weights)
+        gradients = repeatable_sum(jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks)
 
         def local_step(_: Array, states: CriticState) -> CriticState:
-            gradient = sum_over_steps(
-                jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks
-            )
+            gradient = gradients(states.network)
             updates, optimizer_state = jax.vmap(optimizer.update)(gradient, states.optimizer)
             return states._replace(network=optax.apply_updates(states.network, updates), optimizer=optimizer_state)
 
