@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxbyz import Interference, make_environment, mlp_policy
+from jaxbyz.accelerate.batching import fold_mapped_axis
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
 from jaxbyz.accelerate.living_strips import living_strips
 from jaxbyz.accelerate.platform import trace_for
@@ -233,6 +234,24 @@ def test_sums_and_maps_over_steps_are_the_plain_ones(hidden, platform):
     with trace_for(platform):
         got = computed()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
+
+
+def test_a_folded_function_is_traced_once_per_shape():
+    """Mapping a single seed adds no trace, and neither does a second use."""
+    traced = []
+
+    @fold_mapped_axis
+    def double(x):
+        traced.append(x.shape)
+        return 2 * x
+
+    def twice(x):
+        return double(double(x))
+
+    jax.make_jaxpr(jax.vmap(twice))(jnp.ones((1, 3)))
+    assert traced == [(3,)]
+    np.testing.assert_array_equal(jax.jit(jax.vmap(twice))(jnp.ones((2, 3))), jnp.full((2, 3), 4.0))
+    assert traced == [(3,), (6,)]
 
 
 def test_living_strips_are_all_strips_with_a_step_that_was_taken():

@@ -45,7 +45,7 @@ def fold_mapped_axis(function: Callable[..., Any]) -> Callable[..., Any]:
     a select.
 
     The function is traced once per platform and shape. Without that, JAX would trace it again wherever it is mapped: a
-    program with LunarLander's step would trace the physics sixteen times.
+    program of LunarLander would trace the physics 13 times instead of 3.
     """
 
     @cache
