@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxbyz.accelerate.platform import on_cpu, plain, traced_for
+from jaxbyz.accelerate.platform import interpret_kernels, on_cpu, plain, traced_for
 
 # Episodes that a CPU handles at a time. More do not fit into the cache; with fewer, the fixed cost per step dominates.
 GROUP_LANES = 1024
@@ -49,12 +49,12 @@ def fold_mapped_axis(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @cache
-    def traced_once(platform: str) -> Callable[..., Any]:
+    def traced_once(platform: str, interpreted: bool) -> Callable[..., Any]:
         return jax.jit(lambda *arguments: function(*arguments))  # `jit` finds earlier traces by this new function
 
     @jax.custom_batching.custom_vmap
     def folded(*arguments: Any) -> Any:
-        return traced_once(traced_for())(*arguments)
+        return traced_once(traced_for(), interpret_kernels())(*arguments)
 
     @folded.def_vmap
     def rule(size: int, batched: list[bool], *arguments: Any) -> tuple[Any, Any]:
