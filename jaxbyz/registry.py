@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxbyz.errors import UsageError, unknown
 
 FILE_ENDING = ".npz"
+OWN = "; a component of your own must be registered first (`--import FILE` on the command line)"
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
@@ -138,7 +139,7 @@ class Registry:
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self._entries:
-            raise UsageError(unknown(self.kind, name, self._entries) + self.hint(name))
+            raise UsageError(unknown(self.kind, name, self._entries) + self.hint(name) + OWN)
         return self._entries[name]
 
     def __contains__(self, name: str) -> bool:

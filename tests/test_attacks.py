@@ -12,6 +12,7 @@ import pytest
 from jaxbyz.attacks import View, attacks, from_function, gradient_found, honest_mean, rule_output
 from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import mirrored_for_half
+from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import diameter
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 from jaxbyz.rules import aggregators
@@ -277,3 +278,8 @@ def test_ascent_climbs_to_the_edge_of_a_jump() -> None:
     assert found.value[0] == -jnp.inf and found.point[0] == -20.0
     assert 0.99 < found.point[1] < 1.0 and found.value[1] == found.point[1]
     assert found.value[2] >= 2.0, "a climber ended below its start"
+
+
+def test_a_function_with_other_arguments_is_refused_at_once():
+    with pytest.raises(UsageError, match=r"must be a function of \(key, messages, mask\)"):
+        from_function(lambda messages, mask: messages)

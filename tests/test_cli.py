@@ -171,10 +171,11 @@ def test_list_names_everything(capsys):
     assert "geometric median" in capsys.readouterr().out
 
 
-def test_list_of_one_kind_shows_options_and_limits(capsys):
+def test_list_of_one_kind_shows_options_and_limits(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     assert main(["list", "rules"]) == 0
     text = capsys.readouterr().out
-    assert "  krum: " in text and "f < 1/4·K, so f ≤ 3 of 13" in text and "rounds=8, nu=0.001" in text
+    assert "  krum: " in text and "f < K/4, so f ≤ 3 of 13" in text and "rounds=8, nu=0.001" in text
     assert "  bucketing: " in text and "min-max" not in text
     for kind in KINDS:
         assert main(["list", kind.replace("_", "-"), "--json"]) == 0
@@ -184,6 +185,19 @@ def test_list_of_one_kind_shows_options_and_limits(capsys):
     for name, options in (("krum", {"neighbours": None}), ("cnn", {"kernel": 3})):
         entry = {**described("aggregators"), **described("policies")}[name]["options"]
         assert options.items() <= entry.items() and not {"byzantine", "environment"} & entry.keys()
+
+
+@pytest.mark.parametrize("kind", [[], ["rules"], ["attack"], ["policy"], ["compressions"]], ids=" ".join)
+def test_lists_fit_the_terminal(kind, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", *kind]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_a_step_size_that_would_grow_is_refused():
+    with pytest.raises(UsageError, match="of preset 'cartpole': the step size would grow"):
+        resolve(eta=1e-4)
+    assert resolve(eta=1e-4, eta_end=None).eta_end is None
 
 
 def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
@@ -308,6 +322,9 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     assert main([*imported, "train", *options]) == 0
     assert "own.py" in refused(capsys, "--import", str(tmp_path / "nowhere" / "own.py"), "list")
     assert "no_such_module" in refused(capsys, "--import", "no_such_module", "list")
+    (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
+    assert "invalid syntax (line 2 of" in refused(capsys, "--import", str(tmp_path / "wrong.py"), "list")
+    assert "`--import FILE`" in refused(capsys, "train", "--byzantine", "1", "--attack", "of-my-own", "--no-save")
     del aggregators._entries["own-rule"], attacks._entries["own-attack"]
     Registry.revision += 1
     assert main(["plot", out, "--out", str(tmp_path / "curves.png")]) == 0

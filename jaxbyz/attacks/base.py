@@ -7,6 +7,7 @@ Whatever it returns in the rows of honest senders is ignored.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -105,13 +106,20 @@ def from_function(function: Callable[[PRNGKeyArray, Array, Array], Array]) -> At
     """Make an attack on gradients from a plain function `(key, messages [K, D], mask [K]) -> messages`.
 
     The function returns `[K, D]` if every receiver gets the same, or `[K, K, D]` (receiver, sender) if it equivocates.
+
+    Raises:
+        UsageError: if the function does not take three arguments.
     """
+    name = getattr(function, "__name__", repr(function))
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError as error:
+        raise UsageError(f"attack {name!r}: must be a function of (key, messages, mask); {error}") from None
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         forged = function(key, view.messages, view.mask)
         shape, (K, D) = forged.shape, view.messages.shape
         if shape not in ((K, D), (K, K, D)):
-            name = getattr(function, "__name__", repr(function))
             raise UsageError(f"attack {name!r} returned shape {shape}: it must be {(K, D)} or {(K, K, D)}")
         return forged if forged.ndim == 2 else forged[receiver]
 

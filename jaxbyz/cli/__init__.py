@@ -95,6 +95,8 @@ def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
                 runpy.run_path(source)
             else:
                 importlib.import_module(source)
+        except SyntaxError as error:
+            raise UsageError(f"--import {source}: {error.msg} (line {error.lineno} of {error.filename})") from error
         except (OSError, ImportError) as error:
             raise UsageError(f"--import {source}: {error}") from error
     return parsed.sources, others

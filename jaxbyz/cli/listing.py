@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import shutil
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from jaxbyz.registry import Entry, Registry
 
 GIVEN = ("agents", "byzantine", "environment")  # arguments of factories that are not options
 EXAMPLE_AGENTS = 13  # for which the largest number of Byzantine agents is shown
+WIDEST = 120  # characters per line
+LONGEST_COLUMN = 28  # of names; longer ones shift their line
 ALIASES = {"rules": ("aggregators", "pre_aggregators")}
 KINDS = ("environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
-         "policies", "presets")  # fmt: skip
+         "compressions", "policies", "presets")  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the kind and --json."""
     choices = [*ALIASES, *(kind.replace("_", "-") for kind in KINDS)]
-    parser.add_argument("kind", nargs="?", metavar="KIND", choices=choices,
+    plurals = {**{word.removesuffix("s"): word for word in choices}, "policy": "policies"}
+    parser.add_argument("kind", nargs="?", metavar="KIND", choices=choices, type=lambda word: plurals.get(word, word),
                         help=f"list this kind with options and limits: {', '.join(choices)}")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -49,14 +56,19 @@ def registries() -> dict[str, Registry]:
     }
 
 
+def bound(limit: Fraction) -> str:
+    """Write a limit on the number of Byzantine agents, such as f < K/4."""
+    factor = "" if limit.numerator == 1 else str(limit.numerator)
+    return f"f < {factor}K" + (f"/{limit.denominator}" if limit.denominator > 1 else "")
+
+
 def catalogue() -> dict[str, dict[str, str]]:
     """Return the summary of every component by kind and name."""
     from jaxbyz.experiments.presets import PRESETS
 
     listed = {
         kind: {
-            entry.name: entry.summary + (f"; f < {entry.limit}·K" if entry.limit is not None else "")
-            for entry in registry
+            entry.name: entry.summary + ("" if entry.limit is None else f"; {bound(entry.limit)}") for entry in registry
         }
         for kind, registry in registries().items()
     }
@@ -73,7 +85,7 @@ def described(kind: str) -> dict[str, dict[str, Any]]:
     return {
         entry.name: {
             "summary": entry.summary,
-            "limit": None if entry.limit is None else f"f < {entry.limit}·K",
+            "limit": None if entry.limit is None else bound(entry.limit),
             "most": None if entry.limit is None else entry.most(EXAMPLE_AGENTS),
             "options": {} if kind in ("environments", "algorithms") else options_of(entry),
         }
@@ -100,22 +112,27 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for kind, entries in listed.items():
         print(kind.replace("_", "-"))
-        width = max(map(len, entries))
+        indent = 4 + min(max(map(len, entries)), LONGEST_COLUMN)
         for name, line in entries.items():
             if arguments.kind is None:
-                print(f"  {name:<{width}}  {line}")
+                print_wrapped(f"{name:<{indent - 4}}  {line}", 2, indent)
             else:
                 print_details(name, line)
     return 0
 
 
+def print_wrapped(text: str, first: int, others: int) -> None:
+    """Print a text in lines as wide as the terminal, indented by these numbers of spaces."""
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    wrapper = textwrap.TextWrapper(width, " " * first, " " * others, break_on_hyphens=False)
+    print(wrapper.fill(text))
+
+
 def print_details(name: str, entry: dict[str, Any]) -> None:
     """Print one component on two or three lines."""
-    import textwrap
-
     limit = "" if entry.get("limit") is None else f"; {entry['limit']}, so f ≤ {entry['most']} of {EXAMPLE_AGENTS}"
-    print(textwrap.fill(f"{name}: {entry['summary']}{limit}", 100, initial_indent="  ", subsequent_indent="    "))
+    print_wrapped(f"{name}: {entry['summary']}{limit}", 2, 4)
     if entry["options"]:
         texts = [f"{option}={'x'.join(map(str, value)) if isinstance(value, tuple) else str(value).lower()}"
                  for option, value in entry["options"].items()]  # fmt: skip
-        print(textwrap.fill("options: " + ", ".join(texts), 100, initial_indent="    ", subsequent_indent="      "))
+        print_wrapped("options: " + ", ".join(texts), 4, 6)

@@ -51,7 +51,7 @@ def check_extension(config: Config, trajectories: int) -> Config:
         raise UsageError(
             f"trajectories={trajectories}: the step size of this run decays to eta_end={config.eta_end} over its "
             "length, so that a longer run differs from the first iteration on; `jaxbyz train --from` continues from "
-            "its policy instead"
+            "its policy instead, and a run with `--eta-end none` can be extended"
         )
     return check(replace(config, trajectories=trajectories))
 

@@ -69,7 +69,14 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
     if "horizon" not in values and (environment := _environment(values)) is not None:
         values["horizon"] = int(environment.limit or Config.horizon)
-    return check(Config(**values))
+    config = check(Config(**values))
+    if config.eta_end is not None and config.eta_end > config.eta:
+        whose = "" if "eta_end" in options else f" of preset {preset!r}"
+        raise UsageError(
+            f"eta={config.eta:g} with eta_end={config.eta_end:g}{whose}: the step size would grow; give a smaller "
+            "eta_end, or none for a constant step size"
+        )
+    return config
 
 
 def default_preset(options: dict[str, Any]) -> str:
