@@ -18,10 +18,11 @@ EXAMPLES = """\
 examples:
   jaxbyz train --byzantine 3 --attack avg-zero
       13 agents on CartPole, 3 of them Byzantine; the results go to runs/DATE-NAME
-  jaxbyz train --preset cartpole-best --byzantine 3 --attack alie --seeds 10 --trajectories 1000 --out runs/best
-      ten seeds side by side, tuned options
-  jaxbyz train --env LunarLander-v3 --preset lunarlander-best --byzantine 3 --attack large-noise --checkpoint-every 100
-  jaxbyz train --aggregator bucketing:size=2+rfa --attack ipm:scale=0.5 --byzantine 2
+  jaxbyz train --byzantine 3 --attack alie --seeds 10 --out runs/best
+      ten seeds side by side
+  jaxbyz train --env LunarLander-v3 --byzantine 3 --checkpoint-every 100
+      another task, with the best options that are known for it
+  jaxbyz train --aggregator bucketing:size=2+rfa --attack ipm --byzantine 2
       components with options; `jaxbyz list rules` names them
   jaxbyz train --from runs/best --env-param gravity=12
       start from a learnt policy, in a changed environment

@@ -194,7 +194,7 @@ def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
         y = np.where((y > 0) & np.isfinite(y), y, np.nan)  # zero has no logarithm
         drawable = ~np.isnan(y).all(axis=0)
         if not drawable.any():
-            axes.plot([], [], label=f"{name}: zero or not finite in every iteration", **_line(style))
+            axes.plot([], [], label=f"{name} (nothing to draw)", **_line(style))
             continue
         x, y = 1 + np.arange(y.shape[1])[drawable], y[:, drawable]
         (line,) = axes.plot(x, np.nanmedian(y, axis=0), label=name, linewidth=1, **_line(style))
@@ -202,6 +202,9 @@ def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
         axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
     if axes.collections:
         axes.set_yscale("log")
+    else:
+        axes.text(0.5, 0.5, "zero or not finite in every iteration", transform=axes.transAxes, ha="center")
+        axes.set_yticks([])
     axes.set_xlabel("iteration")
     axes.set_ylabel(METRIC_LABELS["diameter"])
     heading = f"{plain_text(setting(runs))}\ndiameter after agreement: median and range over seeds"
