@@ -114,6 +114,7 @@ def attack(
     messages: Float[Array, "K D"],
     mask: Bool[Array, " K"],
     *,
+    byzantine: int | None = None,
     rule: Rule | str | Callable[..., Array] = "mean",
     on: str = "gradients",
     **options: Any,
@@ -127,19 +128,25 @@ def attack(
         key: random key.
         messages: `[K, D]`, the true messages, one row per sender.
         mask: `[K]`, True for Byzantine senders.
+        byzantine: how many senders are Byzantine; by default counted in `mask`, which is impossible if `mask` is an
+            argument of a function under `jit`.
         rule: the rule that the adversary expects the receivers to apply.
         on: `"gradients"` or `"parameters"`, the kind of message that is forged.
         **options: options of a named attack.
 
     Returns:
         `[K, K, D]`: entry `[r, s]` is what receiver r gets from sender s.
+
+    Raises:
+        UsageError: if an argument has a wrong shape, or the number of liars cannot be counted.
     """
     messages = _as_matrix("messages", messages)
     K, D = messages.shape
     mask = _as_mask(mask, K)
     check_choice("on", on, ("gradients", "parameters"))
-    # The number of liars is unknown inside jit. The largest possible one is safe for attacks, which take it as a bound.
-    f = K - 1 if isinstance(mask, jax.core.Tracer) else int(mask.sum())
+    if byzantine is None and isinstance(mask, jax.core.Tracer):
+        raise UsageError("byzantine: must be given if mask is an argument of a function under jit")
+    f = int(mask.sum()) if byzantine is None else byzantine
 
     def build() -> Callable[..., Array]:
         forger = make_attack(attack, K, f, **options)

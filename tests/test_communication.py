@@ -101,3 +101,10 @@ def test_one_call_forms_refuse_bad_input():
         jb.aggregate("rfa:round=3", KEY, jnp.ones((3, 2)))
     with pytest.raises(jb.UsageError, match=r"mask has shape"):
         jb.attack("avg-zero", KEY, jnp.ones((3, 2)), jnp.ones(2, bool))
+
+
+def test_the_number_of_liars_is_given_where_it_cannot_be_counted():
+    with pytest.raises(jb.UsageError, match="byzantine: must be given"):
+        jax.jit(lambda mask: jb.attack("alie", KEY, MESSAGES, mask))(MASK)
+    inside = jax.jit(lambda mask: jb.attack("alie", KEY, MESSAGES, mask, byzantine=F))(MASK)
+    np.testing.assert_allclose(inside, jb.attack("alie", KEY, MESSAGES, MASK), rtol=1e-6)
