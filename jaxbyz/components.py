@@ -48,7 +48,7 @@ def check_limit(
     if byzantine > most:
         raise UsageError(
             f"byzantine={byzantine} of agents={agents} exceeds the limit {limit} of {kind} {name}: at most {most} "
-            "(`--unsafe` or unsafe=True runs it anyway)"
+            "(the option unsafe runs it anyway)"
         )
 
 
@@ -138,7 +138,7 @@ def make_group_rules(
     if 2 * lost >= groups and not unsafe:
         raise UsageError(
             f"byzantine={byzantine} of agents={agents}: too many for the rule in {lost} of groups={groups}, and fewer "
-            "than half may be lost (`--unsafe` or unsafe=True runs it anyway)"
+            "than half may be lost (the option unsafe runs it anyway)"
         )
     return rules
 
