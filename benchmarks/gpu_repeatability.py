@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402 (from this checkout)
+from jaxbyz.files import write_json  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu_repeatability.json"
 CASES = {
@@ -95,8 +96,7 @@ def main() -> None:
                 }
             )
             print({key: value for key, value in rows[-1].items() if key != "returns"}, flush=True)
-            content = {"environment": describe_environment(), "rows": rows}
-            arguments.out.write_text(json.dumps(content, indent=2) + "\n")
+            write_json(arguments.out, {"environment": describe_environment(), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from jaxbyz.accelerate.setup import prepare
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.protocol.delivery import Delivery
+from jaxbyz.report.statistics import standard_deviation
 from jaxbyz.sampling import tabular_mdp
 
 K, F, ITERATIONS = 13, 4, 200
@@ -63,7 +64,7 @@ def returns(delivery: Delivery, seeds: int) -> np.ndarray:
 
 def summary(found: np.ndarray) -> dict[str, float]:
     """Return mean, standard deviation (n − 1 in the denominator) and the worst seed."""
-    return {"mean": float(found.mean()), "std": float(found.std(ddof=1)), "worst": float(found.min())}
+    return {"mean": float(found.mean()), "std": float(standard_deviation(found)), "worst": float(found.min())}
 
 
 def participation_rows(seeds: int) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.page import write_page
 from jaxbyz.benchmark.results import merge
 from jaxbyz.benchmark.suite import load_suite
-from jaxbyz.benchmark.table import interval, markdown, number, scale
+from jaxbyz.benchmark.table import both_tables, interval, number
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +37,7 @@ def headline(board: dict[str, Any], most: int = 6) -> str:
 
 def blocks(board: dict[str, Any]) -> dict[str, str]:
     """Return the tables by the file that shows them."""
-    return {"docs/benchmark.md": f"{markdown(board)}\n\n{scale(board)}", "README.md": headline(board)}
+    return {"docs/benchmark.md": both_tables(board), "README.md": headline(board)}
 
 
 def replace_block(path: Path, suite: str, text: str) -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+from recorded_command import recorded_command
 
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.components import make_agreement, make_attack
@@ -117,7 +116,7 @@ def main() -> None:
             write_json(
                 arguments.out,
                 {
-                    "command": shlex.join(["python", "benchmarks/scale.py", *sys.argv[1:]]),
+                    "command": recorded_command(),
                     "environment": describe_environment(), "share": SHARE, "rule": RULE, "attack": ATTACK, "rows": rows,
                 },
             )  # fmt: skip

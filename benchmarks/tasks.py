@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from recorded_command import recorded_command
 
 ATTACKED = {"agents": 13, "byzantine": 3}
 
@@ -88,14 +87,6 @@ def options_of(settings: list[str]) -> dict[str, Any]:
     return options
 
 
-def without_folder(words: list[str]) -> list[str]:
-    """Return a command without its option --out, which does not matter for the numbers."""
-    if "--out" not in words:
-        return words
-    at = words.index("--out")
-    return words[:at] + words[at + 2 :]
-
-
 def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     """Train one row of a task and write its file, unless it exists."""
     from jaxbyz.experiments.resolving import resolve
@@ -120,7 +111,7 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
         "task": task_name,
         "row": row,
         "label": arguments.label,
-        "command": shlex.join(["python", *without_folder(sys.argv)]),
+        "command": recorded_command(),
         "seeds": list(range(arguments.seed, arguments.seed + arguments.seeds)),
         "target": task.target,
         "within": task.within,

@@ -1,6 +1,6 @@
 """Attacks on participation, delay and loss: the adversary decides what chance would decide, within the same limits.
 
-They choose which honest messages a receiver sees, so each of them can be combined with any attack on messages:
+They choose which honest messages arrive, and can be combined with any attack on messages:
 
 - liars always take part, and chance only decides which honest agents fill the other places;
 - each gradient arrives at that one of its allowed ages which agrees least with the honest mean;
@@ -55,7 +55,7 @@ def worst_losses(
     rows: Float[Array, "n D"], honest: Bool[Array, " n"], spared: Bool[Array, " n"], origin: Float[Array, " D"],
     losses: int,
 ) -> Bool[Array, " n"]:  # fmt: skip
-    """Return which messages a receiver loses.
+    """Return the messages that are lost on their way to one receiver.
 
     These are the messages x with the largest inner product ⟨x − o, μ − o⟩, where μ is the mean of the honest messages.
     For gradients the origin o is zero: the mean of the messages that arrive then points as little as possible along μ.

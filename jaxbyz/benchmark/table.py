@@ -7,6 +7,11 @@ from typing import Any
 COLUMNS = ("entry", "overall", "worst seed", "without attack", "MB sent", "certificate")
 
 
+def both_tables(board: dict[str, Any]) -> str:
+    """Return the leaderboard and the scale of its scores."""
+    return f"{markdown(board)}\n\n{scale(board)}"
+
+
 def markdown(board: dict[str, Any]) -> str:
     """Return the leaderboard: one row per entry, and one column per setting with its worst attack."""
     settings = [(s["task"], s["federation"]) for s in board["settings"] if s["references"] is not None]

@@ -250,11 +250,11 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.leaderboard import load_leaderboard
-    from jaxbyz.benchmark.table import markdown, scale
+    from jaxbyz.benchmark.table import both_tables
     from jaxbyz.files import json_text
 
     board = load_leaderboard(arguments.suite, arguments.folder)
-    print(json_text(board) if arguments.json else f"{markdown(board)}\n\n{scale(board)}")
+    print(json_text(board) if arguments.json else both_tables(board))
     return 0
 
 
