@@ -117,10 +117,11 @@ EXPERIMENTS = {
 
 def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str, Any]:
     """Train all step sizes and seeds of a variant, for each p; return what its file holds."""
+    import jax
     import jax.numpy as jnp
 
     from jaxbyz.benchmark.suite import load_suite
-    from jaxbyz.benchmark.tuning import train_with_factors
+    from jaxbyz.benchmark.together import train_together
     from jaxbyz.experiments.plan import make_plan
     from jaxbyz.experiments.resolving import resolve, to_dict
     from jaxbyz.experiments.run_folder import describe_environment
@@ -133,13 +134,14 @@ def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str,
     started = time.monotonic()
     plans = {p: [_plan(make_plan, config, p, seeds) for seeds in effort[1:]] for p in variant.p}
     T = max(plan.iterations for both in plans.values() for plan in both)
-    train = train_with_factors(replace(config, p=variant.p[0]), T)
+    train = train_together(replace(config, p=variant.p[0]), T)
     rows = []
     for p, both in plans.items():
         keys = jnp.concatenate([plan.keys for plan in both])
         coins = [_longer(plan.coins, T, p) for plan in both]
         metrics = train(np.array(effort.factors), keys, np.concatenate(coins) if coin == "own" else coins[1])
-        rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, metrics)})
+        one_attack = jax.tree.map(lambda leaf: leaf[0], metrics)
+        rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, one_attack)})
     return {
         "task": task,
         "variant": variant.name,

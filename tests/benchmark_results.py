@@ -9,7 +9,6 @@ import numpy as np
 from jaxbyz.benchmark.entries import Cell, Entry, cell_config, cells_of, options_of, parse_entries
 from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.suite import Suite, load_suite
-from jaxbyz.experiments.run import Experiment
 
 SUITE = """
 name = "tiny"
@@ -99,7 +98,7 @@ def made_up(folder: Path, suite: Suite, cell: Cell, returns: np.ndarray) -> None
         "finite": np.repeat(np.isfinite(returns)[:, None], iterations, axis=1),
         "bytes_sent": np.full(shape, 1000.0),
     }
-    write_result(folder, suite, cell, options, config, Experiment(config, metrics, {}, True), 1.5)
+    write_result(folder, suite, cell, options, config, metrics, 1.5)
 
 
 def make_results(folder: Path) -> tuple[Path, Path]:

@@ -18,7 +18,6 @@ from jaxbyz.benchmark.suite import Suite, content_hash
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.resolving import to_dict
-from jaxbyz.experiments.run import Experiment
 from jaxbyz.experiments.run_folder import describe_environment, make_folder
 from jaxbyz.files import json_text, read_json, write_text
 from jaxbyz.report.statistics import window_averages
@@ -42,7 +41,8 @@ class Result(NamedTuple):
         options: of the entry.
         config: the whole configuration, as JSON values.
         environment: versions and machine.
-        seconds: wall time of the training, compilation included.
+        seconds: wall time of the training, compilation included; the share of it if cells were trained together.
+        together: whether the cell was trained in one program with others.
         finite: `[seeds]`, whether a seed stayed finite.
         average: `[seeds]`, mean honest return over the whole budget; NaN if not finite.
         final: `[seeds]`, mean honest return over the last tenth of the budget; NaN if not finite.
@@ -57,6 +57,7 @@ class Result(NamedTuple):
     config: dict[str, Any]
     environment: dict[str, Any]
     seconds: float
+    together: bool
     finite: np.ndarray
     average: np.ndarray
     final: np.ndarray
@@ -71,12 +72,12 @@ def result_path(folder: Path, cell: Cell) -> Path:
     return folder / f"{cell.name}.json"
 
 
-def measurements(config: Config, experiment: Experiment) -> dict[str, Any]:
-    """Return what a file keeps of the numbers of a training.
+def measurements(config: Config, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return what a file keeps of the metrics of a training, as `Experiment.metrics` has them.
 
     Coins differ between seeds, so seeds sample different numbers of trajectories. Only the budget counts.
     """
-    metrics, budget = experiment.metrics, config.trajectories
+    budget = config.trajectories
     finite = np.all(metrics["finite"].astype(bool), axis=1) & (metrics["trajectories"][:, -1] >= budget)
     edges = np.unique(np.linspace(0, budget, POINTS + 1).round())
     curves = window_averages(metrics, edges[:-1], edges[1:])
@@ -103,10 +104,23 @@ def write_result(
     cell: Cell,
     options: Mapping[str, Any],
     config: Config,
-    experiment: Experiment,
+    metrics: dict[str, np.ndarray],
     seconds: float,
+    *,
+    together: bool = False,
 ) -> None:
-    """Write the file of a cell."""
+    """Write the file of a cell.
+
+    Args:
+        folder: where the files are.
+        suite: the suite.
+        cell: which training.
+        options: of the entry.
+        config: the whole configuration.
+        metrics: as `Experiment.metrics` has them.
+        seconds: wall time of the training, or its share of it.
+        together: whether the cell was trained in one program with others, which rounds differently.
+    """
     content = {
         "format": RESULT_FORMAT,
         "suite": {"name": suite.name, "hash": suite.hash},
@@ -115,7 +129,8 @@ def write_result(
         "config": to_dict(config),
         "environment": describe_environment(),
         "seconds": round(seconds, 1),
-        **measurements(config, experiment),
+        "together": together,
+        **measurements(config, metrics),
     }
     write_hashed(result_path(folder, cell), content)
 
@@ -174,6 +189,7 @@ def read_result(path: Path, suite: Suite | None = None) -> Result:
         content["config"],
         content["environment"],
         float(content["seconds"]),
+        content.get("together") is True,  # older files do not say it
         np.array(content["finite"], bool),
         arrays["average"],
         arrays["final"],

@@ -8,8 +8,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from jaxbyz.benchmark.entries import Cell, Entry, cell_config, options_of
 from jaxbyz.benchmark.results import (
@@ -22,11 +26,13 @@ from jaxbyz.benchmark.results import (
     write_result,
 )
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.benchmark.together import groups_of_attacks, train_planned
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.experiments.config import Config, agrees, rule_spec
 from jaxbyz.experiments.folder_lock import BusyError, lock_folder
+from jaxbyz.experiments.history import with_trajectories
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.experiments.run import Interrupted, ensure
@@ -70,6 +76,7 @@ def run_cells(
     cells: list[Cell],
     folder: str | Path,
     *,
+    together: bool = False,
     checkpoint_every: int | None = None,
     reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
     log: Callable[[str], None] = lambda line: None,
@@ -84,9 +91,10 @@ def run_cells(
         entries: the entries of the cells.
         cells: what to train.
         folder: where the files are.
+        together: train the attacks of an entry that can share a program together; they have no checkpoints.
         checkpoint_every: iterations between two checkpoints; by default only when the run is interrupted.
         reporter: returns the reporter of a training from its number of trajectories.
-        log: receives one line per cell that is trained.
+        log: receives one line per program.
 
     Returns:
         The cells that failed: name -> reason.
@@ -95,30 +103,52 @@ def run_cells(
         UsageError: if a file exists that belongs to another suite or was made with other options.
         Interrupted: if a signal stopped a training.
     """
-    target, failed = make_folder(folder), {}
+    target = make_folder(folder)
+    failed: dict[str, str] = {}
 
-    def train(cell: Cell, options: Mapping[str, Any], config: Config, work: Path) -> None:
-        log(f"[{cells.index(cell) + 1}/{len(cells)}] {cell.name}")
-        started = time.monotonic()
-        experiment = ensure(config, work / "run", reporter(config.trajectories), checkpoint_every=checkpoint_every)
-        write_result(target, suite, cell, options, config, experiment, time.monotonic() - started)
+    def train(batch: list[Cell], configs: Mapping[Cell, Config], work: Path) -> None:
+        names = " + ".join([batch[0].name, *(cell.attack for cell in batch[1:])])
+        log(f"[{cells.index(batch[0]) + 1}/{len(cells)}] {names}")
+        started, first = time.monotonic(), configs[batch[0]]
+        if len(batch) == 1:
+            run = ensure(first, work / "run", reporter(first.trajectories), checkpoint_every=checkpoint_every)
+            found = [run.metrics]
+        else:
+            metrics = train_planned(first, [cell.attack for cell in batch], np.ones(1))
+            found = [with_trajectories(jax.tree.map(itemgetter((i, 0)), metrics)) for i in range(len(batch))]
+        seconds = (time.monotonic() - started) / len(batch)
+        for cell, measured in zip(batch, found, strict=True):
+            options = options_of(suite, entries, cell)
+            write_result(target, suite, cell, options, configs[cell], measured, seconds, together=len(batch) > 1)
 
-    for cell in cells:
-        path = result_path(target, cell)
-        options = options_of(suite, entries, cell)
+    for batch in batches_of(cells) if together else [[cell] for cell in cells]:
         try:
-            config = cell_config(suite, cell, options)
+            configs = {cell: cell_config(suite, cell, options_of(suite, entries, cell)) for cell in batch}
         except UsageError as error:
-            failed[cell.name] = str(error)
+            failed |= dict.fromkeys((cell.name for cell in batch), str(error))
             continue
-        if path.exists():
-            check_config(path, config, read_result(path, suite).config)
+        missing = [cell for cell in batch if not result_path(target, cell).exists()]
+        for cell in batch:
+            if cell not in missing:
+                path = result_path(target, cell)
+                check_config(path, configs[cell], read_result(path, suite).config)
+        if not missing:
             continue
-        work = target / WORKING / cell.name
-        if (problem := _write_once(path, work, partial(train, cell, options, config, work))) is not None:
-            failed[cell.name] = problem
+        work = target / WORKING / batch[0].name
+        paths = [result_path(target, cell) for cell in missing]
+        if (problem := _write_once(paths, work, partial(train, missing, configs, work))) is not None:
+            failed |= dict.fromkeys((cell.name for cell in missing), problem)
     _remove_if_empty(target / WORKING)
     return failed
+
+
+def batches_of(cells: list[Cell]) -> list[list[Cell]]:
+    """Divide cells into batches that one program can train: the attacks of an entry in a setting that can share it."""
+    batches = []
+    for setting in dict.fromkeys(cell[:3] for cell in cells):
+        attacks = [cell.attack for cell in cells if cell[:3] == setting]
+        batches += [[Cell(*setting, attack) for attack in group] for group in groups_of_attacks(attacks)]
+    return batches
 
 
 def check_config(path: Path, config: Config, before: Mapping[str, Any]) -> None:
@@ -147,20 +177,20 @@ def certify_rules(
         path = target / f"{rule.name}.json"
         if path.exists():
             read_hashed(path, suite)
-        elif (problem := _write_once(path, target / WORKING / rule.name, partial(search, rule, path))) is not None:
+        elif (problem := _write_once([path], target / WORKING / rule.name, partial(search, rule, path))) is not None:
             failed[rule.name] = problem
     _remove_if_empty(target / WORKING)
     return failed
 
 
-def _write_once(path: Path, work: Path, job: Callable[[], None]) -> str | None:
-    """Run a job that writes a file, unless the file exists or another process is writing it.
+def _write_once(paths: list[Path], work: Path, job: Callable[[], None]) -> str | None:
+    """Run a job that writes files, unless all of them exist or another process is writing them.
 
     Args:
-        path: the file.
+        paths: the files.
         work: a folder of the job, which is locked meanwhile, so that other processes skip the job at once, and removed
             when the job is done.
-        job: writes the file.
+        job: writes the files.
 
     Returns:
         Why the job failed, or None.
@@ -168,7 +198,7 @@ def _write_once(path: Path, work: Path, job: Callable[[], None]) -> str | None:
     make_folder(work)
     try:
         with lock_folder(work):
-            if path.exists():
+            if all(path.exists() for path in paths):
                 return None
             job()
     except Interrupted:

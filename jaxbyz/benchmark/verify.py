@@ -28,7 +28,7 @@ class Verification(NamedTuple):
 
     Attributes:
         name: the name of the cell.
-        verdict: `identical`, `consistent` (another machine: the means over seeds agree), or `different`.
+        verdict: `identical`, `consistent` (another machine or program: the means over seeds agree), or `different`.
         difference: the largest difference of a seed's average return, in units of the largest return.
         standard_errors: the difference of the means over seeds, in standard errors.
     """
@@ -82,13 +82,13 @@ def verify(suite: Suite, paths: list[Path], log: Callable[[str], None] = lambda 
     for number, result in enumerate(results, 1):
         log(f"[{number}/{len(results)}] {result.cell.name}")
         config = from_dict(result.config)
-        again = measurements(config, run(config))
-        same_machine = all(result.environment.get(key) == here[key] for key in ROUNDING)
-        verifications.append(compare(result, np.array(again["average"], float), same_machine))
+        again = measurements(config, run(config).metrics)
+        same_rounding = not result.together and all(result.environment.get(key) == here[key] for key in ROUNDING)
+        verifications.append(compare(result, np.array(again["average"], float), same_rounding))
     return verifications
 
 
-def compare(result: Result, again: np.ndarray, same_machine: bool) -> Verification:
+def compare(result: Result, again: np.ndarray, same_rounding: bool) -> Verification:
     """Compare a result with the average return `[seeds]` of a second run."""
     before = result.average
     scale = max(1e-9, float(np.nanmax(np.abs(before), initial=0.0)))
@@ -99,7 +99,7 @@ def compare(result: Result, again: np.ndarray, same_machine: bool) -> Verificati
     standard_errors = 0.0 if apart == 0 else apart / max(error, 1e-12)
     if difference <= EQUAL:
         verdict = "identical"
-    elif not same_machine and standard_errors <= MOST_ERRORS:
+    elif not same_rounding and standard_errors <= MOST_ERRORS:
         verdict = "consistent"
     else:
         verdict = "different"

@@ -59,6 +59,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default 1)")
     parser.add_argument("--tuned", metavar="DIR", help="use the step sizes that `benchmark tune` found, in its folder")
+    parser.add_argument(
+        "--together", action="store_true",
+        help="train attacks that can share a program in one: fewer compilations, but no checkpoints",
+    )  # fmt: skip
     parser.add_argument("--part", metavar="I/N", help="only the I-th of N parts of the cells, for several machines")
     parser.add_argument("--no-certify", action="store_true", help="do not certify the rules of the entries")
     parser.add_argument(
@@ -183,6 +187,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 entries,
                 cells,
                 arguments.out,
+                together=arguments.together,
                 checkpoint_every=arguments.checkpoint_every,
                 reporter=lambda total: make_progress(total, quiet=True),
                 log=log,
@@ -216,7 +221,8 @@ def _worker_arguments(arguments: argparse.Namespace) -> list[str]:
     for name in FILTERS:
         if getattr(arguments, name):
             words += [f"--{name}", *getattr(arguments, name)]
-    return [*words, *(["--no-certify"] if arguments.no_certify else [])]
+    flags = {"--no-certify": arguments.no_certify, "--together": arguments.together}
+    return [*words, *(flag for flag, given in flags.items() if given)]
 
 
 def _imports(arguments: argparse.Namespace) -> list[str]:

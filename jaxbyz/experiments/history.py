@@ -36,7 +36,7 @@ class History:
 
     def add(self, metrics: Metrics, runs: training.Run) -> None:
         """Append the metrics `[seeds, n]` of the next n iterations, after which the runs are in this state."""
-        self.latest = _with_trajectories(metrics)
+        self.latest = with_trajectories(metrics)
         self.latest["trajectories"] += self.trajectories
         self.trajectories = self.latest["trajectories"][:, -1:]
         self.iterations += metrics.returns.shape[1]
@@ -59,7 +59,7 @@ class History:
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return all metrics by name, with the cumulative number of trajectories per agent as `trajectories`."""
-        return _with_trajectories(self.merge())
+        return with_trajectories(self.merge())
 
     def progress(self, iterations: int) -> Progress:
         """Return what reporters are told after a segment of a run of this many iterations."""
@@ -80,7 +80,7 @@ def _joined(parts: list[Metrics]) -> Metrics:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
-def _with_trajectories(metrics: Metrics) -> dict[str, np.ndarray]:
+def with_trajectories(metrics: Metrics) -> dict[str, np.ndarray]:
     """Return metrics by name, with the cumulative number of trajectories per agent."""
     arrays = {name: np.asarray(values) for name, values in metrics._asdict().items()}
     return {**arrays, "trajectories": np.cumsum(arrays["batch"], axis=1)}

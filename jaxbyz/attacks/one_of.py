@@ -1,0 +1,77 @@
+"""Several attacks in one compiled program: which of them is used is data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from jaxbyz.attacks.base import Attack, Forge, Memory, View
+from jaxbyz.errors import UsageError
+
+
+class ChosenMemory(NamedTuple):
+    """What `one_of` remembers.
+
+    Attributes:
+        choice: `[]`, the index of the attack that is used.
+        memories: the memory of every attack.
+    """
+
+    choice: Int[Array, ""]
+    memories: tuple[Memory, ...]
+
+
+def can_be_one_of(attack: Attack) -> bool:
+    """Return whether an attack only forges messages, and sends every receiver the same."""
+    return attack.interfere is None and not attack.equivocates
+
+
+def one_of(attacks: Sequence[Attack]) -> Attack:
+    """Use one of these attacks, the first one unless `choose_attack` chooses another.
+
+    The messages are those of the chosen attack alone. Under `vmap` over the choice all attacks are computed, which is
+    cheap beside the episodes, and one compilation serves all of them.
+
+    Raises:
+        UsageError: if an attack interferes in the environment or equivocates, which changes the compiled program.
+    """
+    if not all(map(can_be_one_of, attacks)):
+        raise UsageError("one_of: attacks must not interfere in the environment and must send every receiver the same")
+
+    def chosen(forges: list[Forge | None]) -> Forge | None:
+        if not any(forges):
+            return None
+
+        def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+            def branch(number: int, one: Forge | None) -> Callable[[], Array]:
+                own = view._replace(memory=view.memory.memories[number])
+                return (lambda: view.messages) if one is None else (lambda: one(key, own, receiver))
+
+            return jax.lax.switch(view.memory.choice, [branch(i, one) for i, one in enumerate(forges)])
+
+        return forge
+
+    def remember(view: View) -> ChosenMemory:
+        choice, memories = view.memory
+        own = [one.remember(view._replace(memory=memory)) for one, memory in zip(attacks, memories, strict=True)]
+        return ChosenMemory(choice, tuple(own))
+
+    return Attack(
+        gradients=chosen([attack.gradients for attack in attacks]),
+        parameters=chosen([attack.parameters for attack in attacks]),
+        init=lambda K, D: ChosenMemory(jnp.int32(0), tuple(attack.init(K, D) for attack in attacks)),
+        remember=remember,
+    )
+
+
+def choose_attack(memory: Any, index: Int[Array, ""]) -> Any:
+    """Return a memory, or a tree of memories, in which every `one_of` uses the attack with this index."""
+
+    def chosen(one: Any) -> Any:
+        return one._replace(choice=index) if isinstance(one, ChosenMemory) else one
+
+    return jax.tree.map(chosen, memory, is_leaf=lambda node: isinstance(node, ChosenMemory))
