@@ -6,9 +6,9 @@ A name may carry options and may be joined with others: `"krum"`, `"rfa:rounds=1
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
@@ -26,30 +26,65 @@ from jaxbyz.rules import from_function as rule_from_function
 AGREEMENT_ROUNDS = 4  # κ where none is given
 
 
-def check_limit(
-    kind: str, name: str, limit: Fraction | None, agents: int, byzantine: int, unsafe: bool = False
-) -> None:
-    """Refuse more Byzantine agents than a component tolerates.
+class Limit(NamedTuple):
+    """How many Byzantine agents a component tolerates, and how many it meets.
 
-    Args:
+    Attributes:
         kind: what the component is, for the message.
-        name: the name of the component.
+        name: its name.
         limit: it tolerates f < limit·K; None if there is no limit.
         agents: the number of agents K.
         byzantine: the number of Byzantine agents f.
+    """
+
+    kind: str
+    name: str
+    limit: Fraction | None
+    agents: int
+    byzantine: int
+
+    @property
+    def tolerated(self) -> int:
+        """The largest number of Byzantine agents that the component tolerates."""
+        return self.agents if self.limit is None else largest_below(self.limit, self.agents)
+
+
+def check_limits(limits: Iterable[Limit], unsafe: bool = False) -> None:
+    """Refuse more Byzantine agents than components tolerate, in one message about all of them.
+
+    Args:
+        limits: those of all components of an algorithm.
         unsafe: allow it anyway.
 
     Raises:
-        UsageError: if f is too large and `unsafe` is False.
+        UsageError: if f is too large for a component and `unsafe` is False.
     """
-    if unsafe or byzantine == 0 or limit is None:
-        return
-    most = largest_below(limit, agents)
-    if byzantine > most:
-        raise UsageError(
-            f"byzantine={byzantine} of agents={agents} exceeds the limit {limit} of {kind} {name}: at most {most} "
-            "(the option unsafe runs it anyway)"
-        )
+    broken: dict[str, list[str]] = {}
+    for one in limits:
+        if one.byzantine > one.tolerated:
+            met = f"byzantine={one.byzantine} of agents={one.agents} exceeds"
+            text = f"the limit {one.limit} of {one.kind} {one.name}: at most {one.tolerated}"
+            broken.setdefault(met, []).append(text)
+    if broken and not unsafe:
+        found = "; ".join(f"{met} {', and '.join(texts)}" for met, texts in broken.items())
+        raise UsageError(f"{found} (the option unsafe runs it anyway)")
+
+
+def limits_of_rule(rule: Any, agents: int, byzantine: int) -> list[Limit]:
+    """Return the limits of a named rule: those of its aggregator and of its pre-aggregators."""
+    if not isinstance(rule, str):
+        return []
+    *before, last = (parse_spec(text)[0] for text in rule.split("+"))
+    found = [("aggregator", aggregators[last]), *(("pre-aggregator", pre_aggregators[name]) for name in before)]
+    return [Limit(kind, entry.name, entry.limit, agents, byzantine) for kind, entry in found]
+
+
+def limits_of_agreement(agreement: Any, agents: int, byzantine: int) -> list[Limit]:
+    """Return the limit of a named agreement."""
+    if not isinstance(agreement, str):
+        return []
+    entry = agreements[parse_spec(agreement)[0]]
+    return [Limit("agreement", entry.name, entry.limit, agents, byzantine)]
 
 
 def make_rule(
@@ -71,12 +106,11 @@ def make_rule(
     *before, last = rule.split("+")
     name, given = parse_spec(last)
     entry = aggregators[name]
-    check_limit("aggregator", name, entry.limit, agents, byzantine, unsafe)
+    check_limits(limits_of_rule(rule, agents, byzantine), unsafe)
     parts = []
     for text in before:
         pre_name, pre_options = parse_spec(text)
         before_it = pre_aggregators[pre_name]
-        check_limit("pre-aggregator", pre_name, before_it.limit, agents, byzantine, unsafe)
         if entry.limit is not None and "alpha_max" in inspect.signature(before_it.factory).parameters:
             pre_options.setdefault("alpha_max", float(entry.limit))  # buckets must not exceed the aggregator's limit
         parts.append(before_it.build(agents, byzantine, **pre_options))
@@ -192,7 +226,7 @@ def make_agreement(
         raise UsageError(f"agreement={agreement!r}: give a name, a rule, an Agreement or None")
     name, given = parse_spec(agreement)
     entry = agreements[name]
-    check_limit("agreement", name, entry.limit, agents, byzantine, unsafe)
+    check_limits(limits_of_agreement(agreement, agents, byzantine), unsafe)
     rounds = given.pop("rounds", rounds)
     if type(rounds) is not int or rounds < 1:
         raise UsageError(f"agreement={agreement!r}: rounds must be a whole number of at least 1")

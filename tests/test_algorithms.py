@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,8 +15,9 @@ import pytest
 import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.accelerate.batching import cond_on_coin
-from jaxbyz.algorithms import Metrics, State
+from jaxbyz.algorithms import Metrics, State, res_nharpg
 from jaxbyz.errors import UsageError
+from jaxbyz.experiments.config import check_tolerance
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import from_function
 from jaxbyz.sampling import tabular_mdp as tabular
@@ -340,6 +344,54 @@ def test_limits_of_named_rules_hold_in_python():
         jb.decbyzpg(ENV, POLICY, **{**options, "agreement": "mda"}, aggregator="rfa")
     with pytest.raises(UsageError, match="exceeds the limit 1/2 of the server"):
         jb.byzpg(ENV, POLICY, **common(agents=4, byzantine=2), aggregator=jb.rfa())
+
+
+def test_all_broken_limits_are_named_at_once():
+    both = "byzantine=7 of agents=13 exceeds the limit 1/2 of aggregator rfa: at most 6, and the limit 1/2 of "
+    both += "pre-aggregator nnm: at most 6, and the limit 1/4 of agreement mda: at most 3 (the option unsafe "
+    for build in (
+        lambda: jb.decbyzpg(ENV, POLICY, **common(agents=13, byzantine=7), aggregator="nnm+rfa", agreement="mda"),
+        lambda: jb.resolve(agents=13, byzantine=7, aggregator="rfa", pre_aggregator="nnm", agreement="mda"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(both)):
+            build()
+    with pytest.raises(UsageError, match=r"agents=4 exceeds the limit 1/2 of the server: at most 1, and .* krum"):
+        jb.byzpg(ENV, POLICY, **common(agents=4, byzantine=2), aggregator="krum")
+    delayed = jb.resolve(agents=13, byzantine=3, participation=0.6, aggregator="krum", unsafe=True)
+    with pytest.raises(UsageError, match=r"of agents=8 exceeds the limit 1/4 of aggregator krum: at most 1, and"):
+        check_tolerance(dataclasses.replace(delayed, unsafe=False))
+
+
+def test_wrong_arguments_of_algorithms_are_refused_in_one_line():
+    class Gymnasium:  # has neither gymnax's interface nor that of an `Environment`
+        observation_space = action_space = None
+
+    options = {**common(), "aggregator": "mean"}
+    for build, message in (
+        (lambda: jb.mlp_policy(Gymnasium()), "env=Gymnasium is not a gymnax environment: .* written in JAX"),
+        (lambda: jb.cnn_policy("CartPole-v1"), "environment='CartPole-v1': must be an Environment, .*make_environment"),
+        (lambda: jb.decbyzpg(Gymnasium(), POLICY, **options, agreement=None), "env=Gymnasium is not a gymnax"),
+        (
+            lambda: jb.byzpg(jb.make_environment("CartPole-v1").raw, POLICY, **options),
+            "environment=CartPole: must be an Environment",
+        ),
+        (lambda: jb.byzpg(ENV, "mlp", **options), r"policy='mlp': must be a Policy, such as jaxbyz\.mlp_policy"),
+        (lambda: jb.page_pg(ENV, POLICY, optimizer=0.01), r"optimizer=0\.01: must be an optax optimizer, such as"),
+        (
+            lambda: res_nharpg(ENV, POLICY, agents=5, aggregator="mean", optimizer=optax.sgd),
+            "optimizer=function: must be an optax",
+        ),
+    ):
+        with pytest.raises(UsageError, match=message):
+            build()
+
+
+@pytest.mark.parametrize("function", [lambda: 0, lambda key, messages, mask: 0, lambda *, messages: 0, 7])
+def test_a_rule_with_other_arguments_is_refused_at_once(function):
+    with pytest.raises(UsageError, match=r"must be a function of \(messages\) or \(key, messages\)"):
+        from_function(function)
+    assert not from_function(lambda messages, trim=1: messages[0]).random
+    assert from_function(lambda key, messages, trim=1: messages[0]).random
 
 
 def test_an_agreement_by_name_is_the_agreement_itself():

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, check_environment
+from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
@@ -124,6 +125,24 @@ class IterationKeys(NamedTuple):
     parameters: PRNGKeyArray
     schedule: PRNGKeyArray
     delivery: PRNGKeyArray
+
+
+def check_parts(environment: Any, policy: Any, optimizer: Any) -> None:
+    """Refuse arguments of an algorithm that are not an `Environment`, a `Policy` and an optax optimizer.
+
+    Raises:
+        UsageError: which says what is needed instead.
+    """
+    check_environment(environment)
+    if not isinstance(policy, Policy):
+        raise UsageError(f"policy={_shown(policy)}: must be a Policy, such as jaxbyz.mlp_policy(environment)")
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise UsageError(f"optimizer={_shown(optimizer)}: must be an optax optimizer, such as optax.adam(0.01)")
+
+
+def _shown(value: Any) -> str:
+    """Return a number or a text as it is written, and the type of anything else."""
+    return repr(value) if isinstance(value, int | float | str | None) else type(value).__name__
 
 
 def run_key(key: PRNGKeyArray) -> PRNGKeyArray:

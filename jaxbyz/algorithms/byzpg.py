@@ -19,6 +19,7 @@ from jaxbyz.algorithms.base import (
     State,
     always_large,
     ascend,
+    check_parts,
     initial_critics,
     initial_state,
     iteration_keys,
@@ -29,7 +30,7 @@ from jaxbyz.algorithms.inner_loop import count_trajectories, end_inner_loop, lar
 from jaxbyz.algorithms.messages import message_keys, repeat
 from jaxbyz.algorithms.metrics import Metrics, StepResults, central_bytes, central_moved, iteration_metrics
 from jaxbyz.attacks import Attack
-from jaxbyz.components import check_limit, make_attack, make_rule
+from jaxbyz.components import Limit, check_limits, limits_of_rule, make_attack, make_rule
 from jaxbyz.environments import Environment, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
@@ -110,12 +111,14 @@ def byzpg(
     Raises:
         UsageError: if a name is unknown, or f exceeds a limit and `unsafe` is False.
     """
+    check_parts(environment, policy, optimizer)
     page.check()
     K, D = agents, policy.size
     delivery.check()
-    defended = byzantine if assumed_byzantine is None else assumed_byzantine
-    check_limit("the", "server", SERVER_LIMIT, delivery.voters(K), byzantine, unsafe)
-    aggregator = make_rule(aggregator, delivery.voters(K), defended, unsafe=unsafe)
+    defended, voters = byzantine if assumed_byzantine is None else assumed_byzantine, delivery.voters(K)
+    server = Limit("the", "server", SERVER_LIMIT, voters, byzantine)
+    check_limits([server, *limits_of_rule(aggregator, voters, defended)], unsafe)
+    aggregator = make_rule(aggregator, voters, defended, unsafe=unsafe)
     attack = make_attack(attack, K, byzantine)
     schedule = fixed(K, byzantine) if schedule is None else schedule
     never_small = always_large(p, period)

@@ -16,6 +16,7 @@ from jaxbyz.algorithms.base import (
     State,
     always_large,
     ascend,
+    check_parts,
     choose,
     initial_critics,
     initial_state,
@@ -34,7 +35,7 @@ from jaxbyz.algorithms.metrics import (
     iteration_metrics,
 )
 from jaxbyz.attacks import Attack
-from jaxbyz.components import make_agreement, make_attack, make_rule
+from jaxbyz.components import check_limits, limits_of_agreement, limits_of_rule, make_agreement, make_attack, make_rule
 from jaxbyz.environments import Environment, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
@@ -90,11 +91,14 @@ def decbyzpg(
     Raises:
         UsageError: if a name is unknown, or f exceeds the limit of a named rule and `unsafe` is False.
     """
+    check_parts(environment, policy, optimizer)
     page.check()
     delivery.check()
     K, D, present = agents, policy.size, delivery.present(agents)
-    defended = byzantine if assumed_byzantine is None else assumed_byzantine
-    aggregator = make_rule(aggregator, delivery.voters(K), defended, unsafe=unsafe)
+    defended, voters = byzantine if assumed_byzantine is None else assumed_byzantine, delivery.voters(agents)
+    rule_limits = limits_of_rule(aggregator, voters, defended)
+    check_limits([*rule_limits, *limits_of_agreement(agreement, present, defended)], unsafe)
+    aggregator = make_rule(aggregator, voters, defended, unsafe=unsafe)
     agreement = make_agreement(agreement, present, defended, unsafe=unsafe)
     if local_steps < 1:
         raise UsageError(f"local_steps={local_steps}: must be at least 1")

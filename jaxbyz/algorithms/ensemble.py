@@ -16,6 +16,7 @@ from jaxbyz.algorithms.base import (
     State,
     always_large,
     ascend,
+    check_parts,
     initial_critics,
     iteration_keys,
     next_anchor,
@@ -85,6 +86,7 @@ def ensemble(
     References:
         Fang, Wang and Gong, Provably robust federated reinforcement learning, 2025.
     """
+    check_parts(environment, policy, optimizer)
     page.check()
     K, G, D = agents, groups, policy.size
     group_of, members = np.arange(K) % G, group_members(K, G)

@@ -9,7 +9,7 @@ from typing import Any
 import optax
 from jaxtyping import Array
 
-from jaxbyz.algorithms.base import DEFAULT_DELIVERY, DEFAULT_PAGE, Algorithm
+from jaxbyz.algorithms.base import DEFAULT_DELIVERY, DEFAULT_PAGE, Algorithm, check_parts
 from jaxbyz.algorithms.byzpg import byzpg
 from jaxbyz.algorithms.naive import fed_page_pg
 from jaxbyz.attacks import Attack
@@ -106,6 +106,7 @@ def res_nharpg(
         Ganesh, Chen, Thoppe and Aggarwal, Global convergence guarantees for federated policy gradient methods with
         adversaries, 2024.
     """
+    check_parts(environment, policy, optimizer)
     beta = RES_NHARPG_MOMENTUM if momentum is None else momentum
     return byzpg(
         environment, policy, agents=agents, aggregator=aggregator,

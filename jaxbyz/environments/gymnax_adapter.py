@@ -141,6 +141,7 @@ NEEDS_JAX = (
     "(reset_env, step_env, action_space; docs/extend.md has one). A trained policy can be used in gymnasium: run.act"
 )
 environments = Registry("env", _gymnasium_hint)
+DOWNLOADS = ("MNISTBandit-bsuite",)  # environments of gymnax that download data when they are made
 DOWNLOAD_SECONDS = 20.0  # how long a server may keep an environment's download waiting
 
 
@@ -212,14 +213,33 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
         if params:
             raise UsageError(f"env {raw.name}: unknown parameter {next(iter(params))!r}")
         return raw
-    if not hasattr(raw, "step_env"):
-        raise UsageError(f"env={type(raw).__name__} is not a gymnax environment: {NEEDS_JAX}")
+    _check_gymnax(raw)
     settings = raw.default_params
     known = [field.name for field in dataclasses.fields(settings)] if params else []
     for field in params:
         if field not in known:
             raise UsageError(f"env {raw.name}: {unknown('parameter', field, known)}")
     return adapt(raw, replace_params(settings, params))
+
+
+def _check_gymnax(raw: Any) -> None:
+    """Refuse an object that is not a gymnax environment, such as one of gymnasium."""
+    if not hasattr(raw, "step_env"):
+        raise UsageError(f"env={type(raw).__name__} is not a gymnax environment: {NEEDS_JAX}")
+
+
+def check_environment(environment: Any) -> None:
+    """Refuse anything but an `Environment`.
+
+    Raises:
+        UsageError: which says how to make one.
+    """
+    if isinstance(environment, Environment):
+        return
+    if not isinstance(environment, str):
+        _check_gymnax(environment)
+    shown = repr(environment) if isinstance(environment, str) else type(environment).__name__
+    raise UsageError(f"environment={shown}: must be an Environment, which jaxbyz.make_environment makes of it")
 
 
 def hold_actions(environment: Environment, steps: int) -> Environment:
@@ -265,6 +285,19 @@ def _make_raw(name: str) -> Any:
         ) from error
     finally:
         socket.setdefaulttimeout(before)
+
+
+def default_parameters(name: str) -> dict[str, Any]:
+    """Return the parameters of a registered environment and their defaults, without those of `WRAPPERS`.
+
+    The table is empty for environments without parameters, and for those that would have to download data.
+    """
+    raw = None if name in DOWNLOADS else _make_raw(name)
+    settings = getattr(raw, "default_params", None)
+    if not dataclasses.is_dataclass(settings):
+        return {}
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {name: value.tolist() if isinstance(value, jax.Array) else value for name, value in values.items()}
 
 
 # Parameters that every environment has: name -> what wraps the environment, given the value. They are applied in this

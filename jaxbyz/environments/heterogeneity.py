@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.environments.gymnax_adapter import Environment, OwnParams
+from jaxbyz.environments.gymnax_adapter import Environment, OwnParams, check_environment
 from jaxbyz.errors import UsageError, unknown
 
 OWN_PARAMS_STREAM = 2**31 - 2  # larger than any iteration, whose number is folded into the same key
@@ -44,6 +44,7 @@ def heterogeneous(
     Raises:
         UsageError: if a parameter is unknown, cannot differ between agents, or a value is not allowed.
     """
+    check_environment(environment)
     spread = {name: float(s) for name, s in (spread or {}).items() if s != 0}
     given = _as_rows(environment, values, agents)
     if both := sorted(spread.keys() & given.keys()):

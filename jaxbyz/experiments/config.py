@@ -14,7 +14,14 @@ from typing import Any
 
 from jaxbyz.algorithms import Traits, algorithms, traits_of_algorithm
 from jaxbyz.attacks import attacks
-from jaxbyz.components import check_limit, make_group_rules, make_rule
+from jaxbyz.components import (
+    Limit,
+    check_limits,
+    limits_of_agreement,
+    limits_of_rule,
+    make_group_rules,
+    make_rule,
+)
 from jaxbyz.environments import environments
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments import needs as need
@@ -388,30 +395,27 @@ def page_of(config: Config) -> Page:
     )
 
 
-def check_limits(config: Config) -> None:
+def check_tolerance(config: Config) -> None:
     """Refuse more Byzantine agents than the algorithm, its rule and its agreement tolerate."""
     if traits_of(config).naive:  # tolerates nobody, and is run with Byzantine agents to show that
         return
-    entries = {
-        "algorithm": algorithms[config.algorithm],
-        "aggregator": aggregators[parse_spec(config.aggregator)[0]],
-        "agreement": agreements[parse_spec(config.agreement)[0]],
-    }
     delivery = delivery_of(config)
-    counts = dict.fromkeys(entries, delivery.voters(config.agents)) | {"agreement": delivery.present(config.agents)}
+    voters, present = delivery.voters(config.agents), delivery.present(config.agents)
     # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
-    most = max(config.byzantine, config.defended)
+    most, rule = max(config.byzantine, config.defended), rule_spec(config)
+    entry = algorithms[config.algorithm]
+    limits = [Limit("algorithm", entry.name, entry.limit, voters, most)]
     if in_groups(config):
-        make_group_rules(rule_spec(config), config.agents, most, config.groups, unsafe=config.unsafe)
-        del entries["aggregator"]
-    for kind, entry in entries.items():
-        check_limit(kind, entry.name, entry.limit, counts[kind], most, config.unsafe)
+        make_group_rules(rule, config.agents, most, config.groups, unsafe=config.unsafe)
+    else:
+        limits += limits_of_rule(rule, voters, most)
+    check_limits([*limits, *limits_of_agreement(config.agreement, present, most)], config.unsafe)
 
 
 def is_safe(config: Config) -> bool:
     """Return whether the configuration would be accepted without `unsafe`."""
     try:
-        check_limits(dataclasses.replace(config, unsafe=False))
+        check_tolerance(dataclasses.replace(config, unsafe=False))
         f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
         if not in_groups(config):
             make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)

@@ -7,7 +7,7 @@ from typing import Any
 from jaxbyz.algorithms.base import always_large
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.allowed_values import MAX_SEED, MAX_TEXT
-from jaxbyz.experiments.config import FIELDS, Config, check_limits, effective, page_of, traits_of
+from jaxbyz.experiments.config import FIELDS, Config, check_tolerance, effective, page_of, traits_of
 from jaxbyz.registry import parse_spec
 from jaxbyz.rules import pre_aggregators
 
@@ -36,7 +36,7 @@ def check(config: Config, *, names: bool = True) -> Config:
     page.check_switch(always_large(config.p, config.period))
     config = effective(config)
     if names:
-        check_limits(config)
+        check_tolerance(config)
     return config
 
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 
 from jaxbyz.accelerate.convolutions import convolve
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies.distributions import outputs_of, policy_of
 from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS, MLP
@@ -100,6 +100,7 @@ def cnn_policy(
         Young and Tian, MinAtar: An Atari-Inspired Testbed for Thorough and Reproducible Reinforcement Learning
         Experiments, 2019, arXiv:1903.03176.
     """
+    check_environment(environment)
     check_choice("activation", activation, ACTIVATIONS)
     check_choice("output_activation", output_activation, ACTIVATIONS)
     check_choice("initialiser", initialiser, INITIALISERS)

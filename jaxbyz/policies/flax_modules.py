@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.policies.distributions import policy_of
 from jaxbyz.policies.policy import Network, Policy
@@ -31,6 +31,7 @@ def flax_policy(
     Raises:
         UsageError: if the module does not take such observations or does not return such outputs.
     """
+    check_environment(environment)
     shape, actions = environment.observation_shape, environment.actions
 
     def init(key: PRNGKeyArray) -> Any:

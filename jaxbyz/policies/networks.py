@@ -12,7 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.matrix_products import small_product
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import check_choice
 from jaxbyz.policies.distributions import outputs_of, policy_of
 from jaxbyz.policies.policy import Network, Policy
@@ -102,6 +102,7 @@ def mlp_policy(
     Raises:
         UsageError: if a name is unknown.
     """
+    check_environment(environment)
     check_choice("activation", activation, ACTIVATIONS)
     check_choice("output_activation", output_activation, ACTIVATIONS)
     check_choice("initialiser", initialiser, INITIALISERS)

@@ -107,21 +107,38 @@ def from_function(function: Callable[..., Array]) -> Rule:
     """Build a rule from a plain function `(key, messages [n, D]) -> [D]` or `(messages [n, D]) -> [D]`.
 
     The shares of the senders are not known, so they are NaN, and so is the metric `byzantine_weight`.
+
+    Raises:
+        UsageError: if the function takes neither one nor two arguments.
     """
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(function).parameters.values()
-    takes_key = sum(p.kind in kinds and p.default is p.empty for p in parameters) >= 2
+    name = getattr(function, "__name__", repr(function))
+    takes_key = _takes_key(name, function)
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         vector = function(key, messages) if takes_key else function(messages)
         if vector.shape != messages.shape[1:]:
             raise UsageError(
-                f"aggregator {getattr(function, '__name__', function)!r} returned shape {vector.shape} for messages "
+                f"aggregator {name!r} returned shape {vector.shape} for messages "
                 f"{messages.shape}: it must return one vector of shape {messages.shape[1:]}"
             )
         return Outcome(vector[None], jnp.full((1, messages.shape[0]), jnp.nan, messages.dtype), state)
 
     return Rule(apply, random=takes_key)
+
+
+def _takes_key(name: str, function: Callable[..., Array]) -> bool:
+    """Return whether a function takes (key, messages), and not only (messages)."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # not callable, or a function of C without a signature
+        raise UsageError(f"aggregator {name!r}: must be a function of (messages) or (key, messages)") from None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes_key = sum(p.kind in kinds and p.default is p.empty for p in signature.parameters.values()) >= 2
+    try:
+        signature.bind(*[None] * (1 + takes_key))
+    except TypeError as error:
+        raise UsageError(f"aggregator {name!r}: must be a function of (messages) or (key, messages); {error}") from None
+    return takes_key
 
 
 def chain(*rules: Rule) -> Rule:
