@@ -115,9 +115,12 @@ class Registry:
         kind: what the components are, for error messages.
         hint: what to add to the error message about an unknown name.
         revision: counts all additions to all tables, so that caches of built components can notice them.
+        imported: the files and modules that `--import` named, which may have added to any table; a run folder records
+            them, because the run cannot be repeated without them.
     """
 
     revision = 0
+    imported: tuple[str, ...] = ()
 
     def __init__(self, kind: str, hint: Callable[[str], str] = lambda name: ""):
         self.kind, self.hint = kind, hint

@@ -21,7 +21,7 @@ from jaxbyz.experiments.periodic_evaluation import EVALUATION_SEED, PeriodicEval
 from jaxbyz.experiments.reporters import Progress
 from jaxbyz.experiments.run import Interrupted, resume, run
 from jaxbyz.experiments.run_folder import load_run
-from jaxbyz.experiments.run_record import default_folder
+from jaxbyz.experiments.run_record import RECORD, default_folder, read, write_start
 from tests.helpers import StopAt, assert_same_run
 
 TINY = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "N": 4, "B": 2, "p": 0.5, "kappa": "2", "horizon": 20,
@@ -62,6 +62,16 @@ def test_runs_are_kept_by_default_and_the_first_line_says_where(tmp_path, monkey
     assert main(["train", *WORDS, "--no-save", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["out"] is None
     assert len(list(Path("runs").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "damage", [{"seconds": "long"}, {"seconds": 1e300}, {"tags": 3}, {"imported": [1]}, {"name": []}]
+)
+def test_a_record_that_no_run_writes_counts_as_missing(damage, tmp_path):
+    write_start(tmp_path, "mine", ["a"])
+    assert read(tmp_path)["tags"] == ["a"] and "imported" not in read(tmp_path)
+    (tmp_path / RECORD).write_text(json.dumps({**read(tmp_path), **damage}))
+    assert read(tmp_path) == {}
 
 
 def test_names_of_default_folders(tmp_path, monkeypatch):

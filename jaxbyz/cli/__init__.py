@@ -84,6 +84,7 @@ def build_parser(only: str | None = None) -> Parser:
 def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Import what every `--import FILE` names, and return these names and the other arguments."""
     from jaxbyz.errors import UsageError
+    from jaxbyz.registry import Registry
 
     parser = Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--import", dest="sources", action="append", default=[])
@@ -99,6 +100,7 @@ def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             raise UsageError(f"--import {source}: {error.msg} (line {error.lineno} of {error.filename})") from error
         except (OSError, ImportError) as error:
             raise UsageError(f"--import {source}: {error}") from error
+    Registry.imported = tuple(parsed.sources)
     return parsed.sources, others
 
 

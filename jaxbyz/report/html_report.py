@@ -158,7 +158,7 @@ def _run_data(run: RunData, name: str, width: int | None, levels: Sequence[float
     metrics, final = run.metrics, final_returns(run.metrics)
     return {
         "label": name,
-        "command": training_command(run.config),
+        "command": training_command(run.config, run.record.get("imported", ())),
         "times": _times(run),
         "config": to_dict(run.config),
         "machine": run.environment,

@@ -186,9 +186,15 @@ def defence_name(config: Config) -> str:
     return " · ".join(names if config.agreement in ("none", "mda") else [*names, config.agreement])
 
 
-def training_command(config: Config) -> str:
-    """Return the command that repeats a run, independent of the numbers in presets."""
-    words = ["jaxbyz", "train", "--preset", "default"]
+def training_command(config: Config, imported: Sequence[str] = ()) -> str:
+    """Return the command that repeats a run, independent of the numbers in presets.
+
+    Args:
+        config: the configuration of the run.
+        imported: the files and modules that it needs, for `--import`.
+    """
+    imports = [word for source in imported for word in ("--import", source)]
+    words = ["jaxbyz", *imports, "train", "--preset", "default"]
     # By default the horizon is the environment's, and the aggregator the mean if nobody is Byzantine.
     derived = ("horizon", "aggregator") if config.byzantine == 0 else ("horizon",)
     for name, field in FIELDS.items():
