@@ -10,6 +10,7 @@ import pytest
 
 import jaxbyz as jb
 from jaxbyz.algorithms import ensemble
+from jaxbyz.cli.evaluate import policy_owner
 from jaxbyz.experiments.evaluation import evaluate
 from jaxbyz.policies import most_likely, voting
 from jaxbyz.policies.voting import geometric_median, majority
@@ -120,6 +121,12 @@ def test_bad_values_end_in_one_line(options, message):
         ensemble(ENV, POLICY, **{"agents": 6, "aggregator": "mean", "optimizer": optax.sgd(0.1), **options})
 
 
+def test_a_policy_is_called_after_those_whose_parameters_it_has():
+    owners = {name: policy_owner(jb.resolve(algorithm=name, groups=3), 2) for name in ("ensemble", "byzpg", "decbyzpg")}
+    votes = "the 3 groups, whose policies vote on every action"
+    assert owners == {"ensemble": votes, "byzpg": "the server", "decbyzpg": "agent 2"}
+
+
 @pytest.mark.slow
 def test_evaluate_and_export_use_the_vote(tmp_path, capsys):
     from jaxbyz.cli import main
@@ -127,7 +134,7 @@ def test_evaluate_and_export_use_the_vote(tmp_path, capsys):
     words = "--algorithm ensemble --agents 6 --groups 3 --trajectories 16 --N 4 --B 4 --hidden 4 --horizon 20 --quiet"
     assert main(["train", *words.split(), "--out", str(tmp_path / "run"), "--evaluate-every", "2"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--episodes", "3", "--greedy"]) == 0
-    assert "return" in capsys.readouterr().out
+    assert "last parameters of the 3 groups, whose policies vote on every action, most" in capsys.readouterr().out
     run = jb.load_run(tmp_path / "run")
     assert run.act(np.zeros(4)) in (0, 1) and run.export(tmp_path / "policy.jax").exists()
     with pytest.raises(jb.UsageError, match="not one network"):

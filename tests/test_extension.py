@@ -12,10 +12,10 @@ import pytest
 import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.cli import main
-from jaxbyz.cli.evaluate import mean_interval
 from jaxbyz.experiments import final_state, run_folder
 from jaxbyz.experiments.extension import extend
 from jaxbyz.experiments.run import Interrupted, resume, run
+from jaxbyz.report.statistics import bootstrap_mean, stratified_iqm
 from tests.helpers import StopAt, assert_same_run
 
 TINY = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "N": 4, "B": 2, "p": 0.5, "kappa": "2", "horizon": 20,
@@ -46,7 +46,7 @@ def test_the_sampled_iteration_is_uniform_and_fit_for_extension():
 
 def test_an_extended_run_is_the_long_run(short, long_run, capsys):
     before = jb.load_run(short).metrics["returns"].shape[1]
-    assert main(["resume", str(short), "--trajectories", "80", "--quiet"]) == 0
+    assert main(["resume", str(short), "--trajectories", "80"]) == 0
     assert f"at iteration {before} of" in capsys.readouterr().err, "the run started again"
     loaded = jb.load_run(short)
     assert_same_run(loaded, long_run)
@@ -155,17 +155,27 @@ def test_evaluation_in_a_changed_environment_with_an_interval(short, capsys):
     usual, again, heavy = evaluate(), evaluate(), evaluate("--env-param", "force_mag=100", "--greedy", "--seed", "3")
     assert usual == again and heavy["env_param"] == "force_mag=100" and heavy["greedy"] and heavy["seed"] == 3
     assert heavy["return"]["mean"] < usual["return"]["mean"], "ten times the force topples the pole earlier"
-    low, high = usual["return"]["interval"]
-    assert low < usual["return"]["mean"] < high
+    assert usual["return"]["interval"] is None, "three seeds are too few"
     assert main(["evaluate", str(short), "--episodes", "8", "--env-param", "gravitas=1"]) == 2
     assert "parameter='gravitas' is unknown" in capsys.readouterr().err
     assert main(["evaluate", str(short), "--episodes", "8", "--env-param", "gravity=12"]) == 0
     printed = capsys.readouterr().out
-    assert "CartPole-v1 with gravity=12" in printed and "(bootstrap over seeds)" in printed
+    assert "CartPole-v1 with gravity=12" in printed and "no interval, which needs at least 5 seeds" in printed
+    assert "last parameters of agent 0, drawn actions" in printed
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says():
     """For 40 normal returns, in 93 to 97 % of 600 repetitions; a little too narrow, as percentile intervals are."""
-    draws = np.random.default_rng(0).normal(10.0, 3.0, (600, 1, 40))
-    inside = [low < 10.0 < high for low, high in (mean_interval(draw, 400) for draw in draws)]
+    draws = np.random.default_rng(0).normal(10.0, 3.0, (600, 40))
+    inside = [low < 10.0 < high for _, low, high in (bootstrap_mean(draw, 400) for draw in draws)]
     assert 0.92 < np.mean(inside) < 0.97
+
+
+def test_a_few_values_have_no_interval():
+    """The interval of two or three values would be their range, which is far from covering 95 %."""
+    values = np.arange(1.0, 6.0)
+    assert np.isnan(bootstrap_mean(values[:4])[1:]).all() and np.isfinite(bootstrap_mean(values)).all()
+    curves = values[:, None] + np.zeros(3)
+    assert np.isnan(stratified_iqm([curves[:4]])[1:]).all() and np.isfinite(stratified_iqm([curves])).all()
+    assert np.isfinite(stratified_iqm([values[:3], values[:2]])).all()
+    assert np.isnan(stratified_iqm([values[:4], values[:1]])[1:]).all(), "one seed says nothing about its spread"

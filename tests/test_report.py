@@ -311,7 +311,10 @@ def test_learning_curves_show_mean_and_standard_deviation(runs, metric):
 
 def test_learning_curves_show_the_interquartile_mean(runs):
     (axes,) = plots.learning_curves(runs[:1], width=4, statistic="iqm", title="Mine").axes
-    value, low, high = stratified_iqm([smoothed(runs[0].metrics, 4)[1]])
+    assert not axes.collections, "three seeds have no interval"
+    more = runs[0]._replace(metrics={name: np.concatenate([rows, rows + 1]) for name, rows in runs[0].metrics.items()})
+    (axes,) = plots.learning_curves([more], width=4, statistic="iqm", title="Mine").axes
+    value, low, high = stratified_iqm([smoothed(more.metrics, 4)[1]])
     np.testing.assert_allclose(axes.lines[0].get_ydata(), value)
     edges = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (edges.min(), edges.max()) == (pytest.approx(low.min()), pytest.approx(high.max()))

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxbyz.cli import common
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from jaxbyz.experiments.config import Config
-
-INTERVAL = ("bootstrap over episodes", "bootstrap over seeds")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +30,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
+    import numpy as np
+
     from jaxbyz.experiments.evaluation import evaluate, evaluate_agents
     from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.files import json_text
-    from jaxbyz.report.statistics import standard_deviation
+    from jaxbyz.report.statistics import FEWEST_FOR_INTERVAL, bootstrap_mean, standard_deviation
 
     common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
@@ -49,8 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         whose, unit = f"all {data.config.agents} agents, each in its own environment", "agent"
     else:
         returns = evaluate(config, parameters, *settings)["returns"]
-        whose, unit = f"agent {arguments.agent}", "episode"
-    interval = mean_interval(returns)
+        whose, unit = policy_owner(data.config, arguments.agent), "episode"
+    # Episodes of one seed share its policy, so that seeds are resampled if there are several.
+    resampled = "seeds" if len(returns) > 1 else f"{unit}s"
+    mean, low, high = bootstrap_mean(returns.mean(axis=1) if len(returns) > 1 else returns[0])
     if arguments.json:
         means = returns.mean(axis=1)
         summary: dict[str, Any] = {
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             "std": float(standard_deviation(means)),
             "seeds": means.tolist(),
         }
-        summary["interval"] = interval
+        summary["interval"] = [float(low), float(high)] if np.isfinite(low) else None
         if arguments.own:
             summary["agents"] = returns.tolist()
         described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
@@ -71,9 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
     for seed, row in enumerate(returns, start=data.config.seed):
         spread = "" if len(row) == 1 else f" ± {standard_deviation(row):.1f}"
         print(f"  seed {seed}: return {row.mean():.1f}{spread}, worst {unit} {row.min():.1f}")
-    low, high = interval
-    print(f"  mean {returns.mean():.1f}, 95 % interval {low:.1f} to {high:.1f} ({INTERVAL[len(returns) > 1]})")
+    found = f"95 % interval {low:.1f} to {high:.1f} (bootstrap over {resampled})"
+    missing = f"no interval, which needs at least {FEWEST_FOR_INTERVAL} {resampled}"
+    print(f"  mean {mean:.1f}, {found if np.isfinite(low) else missing}")
     return 0
+
+
+def policy_owner(config: Config, agent: int) -> str:
+    """Name whose parameters a policy of a run has: an agent's, the server's, or those of all that vote."""
+    from jaxbyz.experiments.config import in_groups, traits_of
+
+    if in_groups(config):
+        return f"the {config.groups} groups, whose policies vote on every action"
+    return "the server" if traits_of(config).central else f"agent {agent}"
 
 
 def changed_environment(config: Config, text: str) -> Config:
@@ -87,16 +97,3 @@ def changed_environment(config: Config, text: str) -> Config:
         return config
     merged = {**parse_assignments(config.env_param), **parse_assignments(text)}
     return check(replace(config, env_param=",".join(f"{name}={value}" for name, value in merged.items())))
-
-
-def mean_interval(returns: np.ndarray, resamples: int = 2000) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean return `[seeds, episodes]`.
-
-    Seeds are resampled if there are several, because episodes of one seed share its policy; otherwise episodes are.
-    """
-    import numpy as np
-
-    units = returns.mean(axis=1) if len(returns) > 1 else returns[0]
-    chosen = np.random.default_rng(0).integers(0, len(units), (resamples, len(units)))
-    low, high = np.percentile(units[chosen].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)

@@ -111,7 +111,7 @@ def draw_curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: st
     check_choice("statistic", statistic, SEED_STATISTICS)
     value, low, high = SEED_STATISTICS[statistic][0](y)
     (line,) = axes.plot(x, value, label=plain_text(name), marker="o" if len(x) == 1 else None, **style)
-    if y.shape[0] > 1:
+    if y.shape[0] > 1 and np.isfinite(low).any():  # few seeds have no bootstrap interval
         axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
 
 

@@ -14,6 +14,10 @@ from jaxbyz.errors import UsageError
 
 MAX_GRID = 100_000  # points of a curve
 FINAL_PART = 0.05  # the last 5 % of a run's trajectories define its final return
+# A bootstrap interval of fewer values is not shown: that of two or three is their range. For normal values, the 95 %
+# interval of their mean contains the true mean in 51 % of all cases with 2 values, 75 % with 3, 83 % with 5, 90 % with
+# 10 and 93 % with 20.
+FEWEST_FOR_INTERVAL = 5
 
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
@@ -116,7 +120,7 @@ def trajectories_to_level(metrics: dict[str, np.ndarray], level: float) -> float
 
 
 class Estimate(NamedTuple):
-    """A value and the ends of its interval, all of the same shape (`[]` or `[G]`)."""
+    """A value and the ends of its interval, all of the same shape (`[]` or `[G]`); NaN if there is no interval."""
 
     value: np.ndarray
     low: np.ndarray
@@ -144,15 +148,19 @@ def stratified_iqm(
 ) -> Estimate:
     """Return the interquartile mean of all strata together, with a percentile bootstrap interval.
 
-    The bootstrap resamples the seeds within every stratum.
+    The bootstrap resamples the seeds within every stratum. There is no interval if there are fewer than
+    `FEWEST_FOR_INTERVAL` scores in all, or only one in a stratum.
 
     Args:
         strata: scores `[seeds]` or `[seeds, G]` per stratum, for example one stratum per attack. The number of seeds
-            may differ. With one seed per stratum the interval has length zero.
+            may differ.
         resamples: the number of bootstrap samples.
         confidence: the coverage of the interval.
         seed: the seed of the random generator.
     """
+    value = interquartile_mean(np.concatenate(strata))
+    if sum(map(len, strata)) < FEWEST_FOR_INTERVAL or min(map(len, strata)) < 2:
+        return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
     generator = np.random.default_rng(seed)
     resampled_means = []
     for _ in range(resamples):
@@ -160,7 +168,17 @@ def stratified_iqm(
         resampled_means.append(interquartile_mean(np.concatenate(resampled)))
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.stack(resampled_means), [tail, 100 - tail], axis=0)
-    return Estimate(interquartile_mean(np.concatenate(strata)), low, high)
+    return Estimate(value, low, high)
+
+
+def bootstrap_mean(values: np.ndarray, resamples: int = 2000, confidence: float = 0.95, seed: int = 0) -> Estimate:
+    """Return the mean of `[n]` with a percentile bootstrap interval, if there are at least `FEWEST_FOR_INTERVAL`."""
+    mean, n = np.asarray(values.mean()), len(values)
+    if n < FEWEST_FOR_INTERVAL:
+        return Estimate(mean, np.asarray(np.nan), np.asarray(np.nan))
+    chosen = np.random.default_rng(seed).integers(0, n, (resamples, n))
+    low, high = percentile_interval(values[chosen].mean(axis=1), confidence)
+    return Estimate(mean, np.asarray(low), np.asarray(high))
 
 
 def bootstrap_iqms(scores: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
@@ -210,5 +228,8 @@ def probability_of_improvement(
 # statistic over seeds -> function of [seeds, G], and its description
 SEED_STATISTICS = {
     "mean": (mean_and_std, "mean ± standard deviation (n − 1) over seeds"),
-    "iqm": (lambda rows: stratified_iqm([rows]), "interquartile mean over seeds, 95 % bootstrap interval"),
+    "iqm": (
+        lambda rows: stratified_iqm([rows]),
+        f"interquartile mean over seeds, 95 % bootstrap interval (from {FEWEST_FOR_INTERVAL} seeds on)",
+    ),
 }

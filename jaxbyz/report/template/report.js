@@ -32,7 +32,7 @@ function heatmap() {
       return htmlElement("td", { class: "value", "data-value": cell.mean, style: `background:${background};color:${text}`,
         title: `${cell.seeds.length} seeds: ${cell.seeds.map((s) => format(s)).join(", ")}` }, cell.text);
     }),
-    htmlElement("td", { "data-value": iqm[r].value }, `${format(iqm[r].value)} [${format(iqm[r].low)}, ${format(iqm[r].high)}]`)));
+    htmlElement("td", { "data-value": iqm[r].value }, format(iqm[r].value) + (iqm[r].low === null ? "" : ` [${format(iqm[r].low)}, ${format(iqm[r].high)}]`))));
   byId("heatmap").append(
     htmlElement("thead", {}, htmlElement("tr", {}, ...["defence", ...attacks, "IQM"].map((text) => htmlElement("th", {}, text)))),
     htmlElement("tbody", {}, ...rows));
