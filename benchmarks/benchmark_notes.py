@@ -7,52 +7,44 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import MEAN, NO_ATTACK, Cell
+from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, Cell
+from jaxbyz.benchmark.leaderboard import leaderboard
 from jaxbyz.benchmark.results import Result, load_results
-from jaxbyz.benchmark.scores import (
-    Settings,
-    improvement,
-    normalise,
-    overall,
-    performance,
-    ranked_settings,
-    reference_cells,
-    references_of,
-    score_entries,
-)
+from jaxbyz.benchmark.scores import References, Settings, normalise, performance, ranked_settings, score_entries
 from jaxbyz.benchmark.suite import Suite, load_suite
-from jaxbyz.report.statistics import interquartile_mean, stratified_iqm
+from jaxbyz.report.statistics import interquartile_mean
 
 
-def scale_notes(suite: Suite, results: dict[Cell, Result]) -> None:
+def scale_notes(suite: Suite, results: dict[Cell, Result], board: dict[str, Any]) -> None:
     """The reference with score 1 on the seeds of the entries, and how uncertain the reference with score 0 is."""
-    for task, federation in suite.settings:
-        references = references_of(suite, results, task, federation)
-        if references is None:
+    for setting in board["settings"]:
+        if setting["references"] is None:
             continue
+        references, task, federation = References(**setting["references"]), setting["task"], setting["federation"]
         mean = performance(results[Cell(task, federation, MEAN, NO_ATTACK)], suite.statistics.measure)
         own = interquartile_mean(normalise(mean[: suite.seeds], references, suite.statistics.floor))
-        alone = performance(results[reference_cells(task, federation)[0]], suite.statistics.measure)
-        zero = stratified_iqm([alone], suite.statistics.resamples, suite.statistics.confidence)
-        low, high = ((end - references.alone) / (references.mean - references.alone) for end in (zero.low, zero.high))
+        zero = setting["reference_intervals"][ALONE]
+        low, high = ((zero[end] - references.alone) / (references.mean - references.alone) for end in ("low", "high"))
         print(f"{task} {federation}: the mean on the seeds of entries {own:.2f}; zero from {low:.2f} to {high:.2f}")
 
 
-def entry_notes(suite: Suite, scores: dict[str, Settings]) -> str:
+def entry_notes(suite: Suite, scores: dict[str, Settings], board: dict[str, Any]) -> str:
     """Score, median of its bootstrap samples, and the probability that the best entry beats it; return the best."""
     ranked = ranked_settings(suite, scores)
-    totals = {name: total for name, found in scores.items() if (total := overall(suite, found, ranked)) is not None}
-    names = sorted(totals, key=lambda name: -float(totals[name].value))
-    for name in names:
+    names = [entry["name"] for entry in board["entries"]]  # the best first
+    for entry, beaten in zip(board["entries"], board["improvement"][0], strict=True):
+        name, total = entry["name"], entry["overall"]
+        if total is None:
+            continue
         samples = [found for setting in ranked if (found := scores[name][setting].resampled) is not None]
-        text = (
-            f"{name}: score {totals[name].value:.2f}, median of bootstrap samples {np.median(np.mean(samples, 0)):.2f}"
-        )
-        beaten = improvement(suite, scores[names[0]], scores[name]) if name != names[0] else None
-        better = f", beaten by {names[0]} {beaten.value:.2f} ({beaten.low:.2f} to {beaten.high:.2f})" if beaten else ""
+        text = f"{name}: score {total['value']:.2f}, median of bootstrap samples {np.median(np.mean(samples, 0)):.2f}"
+        better = ""
+        if beaten is not None:
+            better = f", beaten by {names[0]} {beaten['value']:.2f} ({beaten['low']:.2f} to {beaten['high']:.2f})"
         print(text + better)
     return names[0]
 
@@ -66,8 +58,9 @@ def main() -> None:
     results = load_results(arguments.folder, suite)
     scores = score_entries(suite, results)
     print(f"seeds that became non-finite: {sum(int((~result.finite).sum()) for result in results.values())}")
-    scale_notes(suite, results)
-    best = entry_notes(suite, scores)
+    board = leaderboard(suite, results, {})
+    scale_notes(suite, results, board)
+    best = entry_notes(suite, scores, board)
     print("worst attacks:", dict(Counter(one.worst for found in scores.values() for one in found.values())))
     for (task, federation), found in scores[best].items():
         if found.worst is not None:
