@@ -151,6 +151,12 @@ def test_render_draws_an_episode(capsys, folder, tmp_path):
     with Image.open(gif) as picture:
         assert picture.is_animated and picture.size[0] == 160 and 5 < picture.n_frames <= 21
     assert (tmp_path / "episode-strip.png").stat().st_size > 500
+    assert main(["export", str(folder), "--out", str(tmp_path / "policy.npz")]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    for command, name in (("render", "episode.gif"), ("export", "policy.npz")):
+        assert main([command, str(folder), "--out", str(tmp_path / name)]) == 0
+        captured = capsys.readouterr()
+        assert f"{tmp_path / name} existed and was replaced" in captured.err and str(tmp_path / name) in captured.out
     assert "must end in .gif" in refused(capsys, "render", str(folder), "--out", str(tmp_path / "episode.mp4"))
     assert "agent=7" in refused(capsys, "render", str(folder), "--agent", "7")
 
@@ -182,12 +188,15 @@ def test_list_of_one_kind_shows_options_and_limits(capsys, monkeypatch):
         (entries,) = json.loads(capsys.readouterr().out).values()
         assert entries and all(entry["summary"] for entry in entries.values())
     assert entries["cartpole-best"]["options"]["output_scale"] == 3.0
-    for name, options in (("krum", {"neighbours": None}), ("cnn", {"kernel": 3})):
-        entry = {**described("aggregators"), **described("policies")}[name]["options"]
+    known = {**described("aggregators"), **described("policies"), **described("environments")}
+    for name, options in (("krum", {"neighbours": None}), ("cnn", {"kernel": 3}), ("CartPole-v1", {"gravity": 9.8})):
+        entry = known[name]["options"]
         assert options.items() <= entry.items() and not {"byzantine", "environment"} & entry.keys()
 
 
-@pytest.mark.parametrize("kind", [[], ["rules"], ["attack"], ["policy"], ["compressions"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "kind", [[], ["rules"], ["attack"], ["policy"], ["compressions"], ["environments"]], ids=" ".join
+)
 def test_lists_fit_the_terminal(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["list", *kind]) == 0
@@ -314,9 +323,10 @@ attacks.add("own-attack", lambda: attack(lambda key, messages, mask: -SCALE * me
 """
 
 
-def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path, registries_restored):
+def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path, monkeypatch, registries_restored):
     (tmp_path / "own.py").write_text(OWN)
-    out, imported = str(tmp_path / "run"), ["--import", str(tmp_path / "own.py")]
+    monkeypatch.chdir(tmp_path)
+    out, imported = str(tmp_path / "run"), ["--import", "own.py"]
     options = [*TINY, "--p", "1", "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
     assert "'own-attack' is unknown" in refused(capsys, "train", *options)
     assert main([*imported, "train", *options]) == 0
@@ -329,7 +339,8 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     Registry.revision += 1
     assert main(["plot", out, "--out", str(tmp_path / "curves.png")]) == 0
     assert main(["report", out, "--out", str(tmp_path / "report.html")]) == 0
-    assert "own-attack" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "own-attack" in page and "jaxbyz --import own.py train --preset default" in page
     assert "own-" in refused(capsys, "evaluate", out)
     assert main(["evaluate", out, "--episodes", "2", *imported]) == 0
 

@@ -148,12 +148,14 @@ def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, c
     assert f"holds an unfinished run; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
     assert main(["plot", out, "--out", f"{out}.png"]) == 0 and "not finished" in capsys.readouterr().err
     monkeypatch.undo()
-    assert main(["resume", out, "--json", "--quiet"]) == 0
+    assert main(["resume", out, "--json"]) == 0
     captured = capsys.readouterr()
     assert f"resuming {out} at iteration 2 of" in captured.err and json.loads(captured.out)["finite"]
     assert_same_run(jb.load_run(out), whole)
-    assert main(["resume", out, "--quiet"]) == 0
+    assert main(["resume", out]) == 0
     assert "nothing to resume" in capsys.readouterr().err
+    assert main(["resume", out, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_without_a_checkpoint_a_run_starts_again(copy, whole):

@@ -134,13 +134,26 @@ def test_a_sweep_goes_on_and_survives_a_failing_member(swept):
 
 def test_the_table_says_how_members_ended(swept, capsys):
     _, out, *_ = swept
-    assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet"]) == 1
+    assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out)]) == 1
     printed = capsys.readouterr().out
     assert printed.endswith("2 finished, 2 failed\n")
     assert "seed=0,kappa=0: kappa='0': must be a number of rounds from 1 to 1000000, or 'theorem'\n" in printed
     assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet", "--json"]) == 1
     rows = json.loads(capsys.readouterr().out)["members"]
     assert [len(row["return"] or []) for row in rows] == [2, 0, 2, 0]
+    capsys.readouterr()
+    assert main(["sweep", str(out.parent / "grid.toml"), "--out", str(out), "--quiet"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and all("kappa=0" in line for line in captured.err.splitlines()), "warnings and errors"
+    assert "seed=0,kappa=0: failed (kappa='0': must be" in captured.err
+
+
+def test_a_command_for_one_run_names_those_of_a_sweep(swept, capsys):
+    _, out, *_ = swept
+    names = f"{out / 'seed=0,kappa=2'}, {out / 'seed=7,kappa=2'}"
+    for command in ("evaluate", "render", "resume"):
+        assert main([command, str(out)]) == 2
+        assert capsys.readouterr().err == f"jaxbyz: error: {out}: is a folder of runs; name one of them: {names}\n"
 
 
 def test_a_run_of_another_configuration_is_kept(swept, file):

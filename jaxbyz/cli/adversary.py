@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from jaxbyz.cli.common import add_quiet_option, message_printer, saying_what_is_replaced
+
 COMPARED = ["none", "avg-zero", "ipm", "alie", "min-max"]
 
 
@@ -23,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help=f"largest shift per direction, in honest spreads ({defaults.reach:g})")  # fmt: skip
     parser.add_argument("--fresh-seeds", type=int, default=8, metavar="S",
                         help="seeds of the comparison with other attacks (default: 8)")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    add_quiet_option(parser)
     add_config_options(parser)
 
 
@@ -32,7 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from jaxbyz.attacks.learned import StoredAdversary, save_adversary
-    from jaxbyz.cli.common import print_message
     from jaxbyz.cli.options import config_from
     from jaxbyz.errors import UsageError
     from jaxbyz.experiments.adversary import Search, compare, train_adversary
@@ -48,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.generations, arguments.population, seeds=config.seeds, reach=arguments.reach, seed=config.seed
     )
     search.check()
-    print_message(
+    log = message_printer(arguments)
+    log(
         f"training an adversary against {config.aggregator} on {config.env}: {search.generations} generations of "
         f"{search.population} × {search.seeds} trainings of {arguments.iterations} iterations"
     )
@@ -56,14 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     for generation in train_adversary(config, search, arguments.iterations):
         first = generation if first is None else first
         last = generation
-        if not arguments.quiet:
-            print_message(f"generation {generation.number + 1:>3}: mean return {generation.mean_return:.4g}")
+        log(f"generation {generation.number + 1:>3}: mean return {generation.mean_return:.4g}")
     assert last is not None and first is not None
     facts = {
         "env": config.env, "aggregator": config.aggregator, "agreement": config.agreement, "agents": config.agents,
         "byzantine": config.byzantine, "iterations": arguments.iterations, **search._asdict(),
     }  # fmt: skip
-    save_adversary(arguments.out, StoredAdversary(np.asarray(last.parameters), search.reach, facts))
+    with saying_what_is_replaced(arguments.out):
+        save_adversary(arguments.out, StoredAdversary(np.asarray(last.parameters), search.reach, facts))
+    if arguments.quiet:
+        return 0
     results = compare(config, last.parameters, search, arguments.iterations, COMPARED, arguments.fresh_seeds)
     print(f"{'attack':<12} final return (mean ± standard deviation over {arguments.fresh_seeds} fresh seeds)")
     for name, values in results.items():

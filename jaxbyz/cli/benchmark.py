@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxbyz.cli.common import check_at_least, print_message, seed_number
+from jaxbyz.cli.common import (
+    add_quiet_option,
+    check_at_least,
+    message_printer,
+    print_message,
+    saying_what_is_replaced,
+    seed_number,
+)
 
 if TYPE_CHECKING:
     from jaxbyz.benchmark.entries import Cell, Entry
@@ -69,7 +76,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-every", type=int, metavar="N",
         help="write a checkpoint every N iterations (default: only on SIGINT and SIGTERM)",
     )  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    add_quiet_option(parser)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -172,10 +179,7 @@ def _run(arguments: argparse.Namespace) -> int:
         entries = with_step_sizes(entries, load_step_sizes(arguments.tuned, suite))
     cells = _part(arguments.part, _selected(arguments, suite, entries))
 
-    def log(line: str) -> None:
-        if not arguments.quiet:
-            print_message(line)
-
+    log = message_printer(arguments)
     if arguments.jobs > 1:
         # All processes get the same cells; each takes the next one that nobody works on.
         words = _worker_arguments(arguments)
@@ -268,7 +272,9 @@ def _page(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.leaderboard import load_leaderboard
     from jaxbyz.benchmark.page import write_page
 
-    print(write_page(load_leaderboard(arguments.suite, arguments.folder), arguments.out))
+    board = load_leaderboard(arguments.suite, arguments.folder)
+    with saying_what_is_replaced(arguments.out):
+        print(write_page(board, arguments.out))
     return 0
 
 
@@ -285,11 +291,12 @@ def _export(arguments: argparse.Namespace) -> int:
     if out.suffix not in (".json", ".npz"):
         raise UsageError(f"out={out}: the name must end in .json for marl-eval or .npz for rliable")
     results = load_results(arguments.folder, suite)
-    if out.suffix == ".json":
-        write_output_text(out, json_text(marl_eval(suite, results)))
-    else:
-        arrays = rliable(suite, results)
-        write_output(out, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+    with saying_what_is_replaced(out):
+        if out.suffix == ".json":
+            write_output_text(out, json_text(marl_eval(suite, results)))
+        else:
+            arrays = rliable(suite, results)
+            write_output(out, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
     print(out)
     return 0
 

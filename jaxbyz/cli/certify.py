@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from jaxbyz.cli.common import print_message, seed_number
+from jaxbyz.cli.common import add_quiet_option, message_printer, seed_number
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dimension", type=int, help="length of the messages (default: the number of agents)")
     parser.add_argument("--out", metavar="DIR", help="save the input that breaks a rule in this folder, as .npz")
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of tables")
-    parser.add_argument("--quiet", action="store_true", help="do not print the name of each rule before its search")
+    add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,10 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
         out=arguments.out,
-        log=lambda line: None if arguments.quiet else print_message(line),
+        log=message_printer(arguments),
     )
     if arguments.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2, ensure_ascii=False))
+        return 0
+    if arguments.quiet:
         return 0
     print(format_table(rows))
     print("\nbroken: by Definition 2 or 4. Such a rule may still be useful in practice (docs/certificate.md)")

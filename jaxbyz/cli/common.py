@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jaxbyz.errors import UsageError
@@ -101,7 +103,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_deterministic_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quiet", action="store_true", help="print no progress and no table")
+    add_quiet_option(parser)
     group = parser.add_argument_group("logging")
     group.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
     group.add_argument("--wandb", metavar="PROJECT", help="log every metric to this project of Weights & Biases")
@@ -121,6 +123,25 @@ def add_deterministic_option(parser: argparse.ArgumentParser) -> None:
         "--deterministic", action="store_true",
         help="on a GPU, give the same bits in every process, also if programs are compiled anew; slower",
     )  # fmt: skip
+
+
+def add_quiet_option(parser: argparse.ArgumentParser) -> None:
+    """Add --quiet, which means the same in all commands."""
+    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only, and what --json asks for")
+
+
+def message_printer(arguments: argparse.Namespace) -> Callable[[str], None]:
+    """Return what prints messages that are neither warnings nor errors: nothing with --quiet."""
+    return (lambda line: None) if arguments.quiet else print_message
+
+
+@contextlib.contextmanager
+def saying_what_is_replaced(*paths: str | Path) -> Iterator[None]:
+    """Write files inside this context; afterwards it says which of them existed before."""
+    existing = [path for path in paths if Path(path).exists()]
+    yield
+    for path in existing:
+        print_message(f"{path} existed and was replaced")
 
 
 def silence_other_processes(arguments: argparse.Namespace) -> None:

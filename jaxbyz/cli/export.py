@@ -22,5 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.experiments.run_folder import load_run
 
     chosen = {"run_seed": arguments.run_seed, "agent": arguments.agent, "output": arguments.output}
-    print(load_run(arguments.folder).export(arguments.out, **chosen))
+    with common.saying_what_is_replaced(arguments.out):
+        print(load_run(arguments.folder).export(arguments.out, **chosen))
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,10 @@ if TYPE_CHECKING:
 
     from jaxbyz.registry import Entry, Registry
 
+EVERY_ENVIRONMENT = (
+    "Parameters are set with --env-param NAME=VALUE,… Besides its own, every environment has hold=1, the number of "
+    "steps for which an action is held, and scale=false, whether observations are scaled."
+)
 GIVEN = ("agents", "byzantine", "environment")  # arguments of factories that are not options
 EXAMPLE_AGENTS = 13  # for which the largest number of Byzantine agents is shown
 WIDEST = 120  # characters per line
@@ -77,7 +80,10 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 
 def described(kind: str) -> dict[str, dict[str, Any]]:
-    """Return summary, limit and options of every component of a kind, or the values of every preset."""
+    """Return summary, limit and options of every component of a kind, or the values of every preset.
+
+    The options of an environment are its parameters, for `--env-param`.
+    """
     if kind == "presets":
         from jaxbyz.experiments.presets import PRESETS
 
@@ -87,10 +93,19 @@ def described(kind: str) -> dict[str, dict[str, Any]]:
             "summary": entry.summary,
             "limit": None if entry.limit is None else bound(entry.limit),
             "most": None if entry.limit is None else entry.most(EXAMPLE_AGENTS),
-            "options": {} if kind in ("environments", "algorithms") else options_of(entry),
+            "options": _options(kind, entry),
         }
         for entry in registries()[kind]
     }
+
+
+def _options(kind: str, entry: Entry) -> dict[str, Any]:
+    """Return the options of a component and their defaults. Those of an algorithm are the options of `train`."""
+    if kind == "environments":
+        from jaxbyz.environments import default_parameters
+
+        return default_parameters(entry.name)
+    return {} if kind == "algorithms" else options_of(entry)
 
 
 def options_of(entry: Entry) -> dict[str, Any]:
@@ -102,22 +117,26 @@ def options_of(entry: Entry) -> dict[str, Any]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the catalogue, or one kind in detail."""
+    from jaxbyz.files import json_text
+
     if arguments.kind is None:
         listed: dict[str, Any] = catalogue()
     else:
         kind = arguments.kind.replace("-", "_")
         listed = {each: described(each) for each in ALIASES.get(kind, (kind,))}
     if arguments.json:
-        print(json.dumps(listed, indent=2, ensure_ascii=False, default=str))
+        print(json_text(listed, indent=2, ensure_ascii=False, default=str))
         return 0
     for kind, entries in listed.items():
         print(kind.replace("_", "-"))
+        if kind == "environments" and arguments.kind is not None:
+            print_wrapped(EVERY_ENVIRONMENT, 2, 2)
         indent = 4 + min(max(map(len, entries)), LONGEST_COLUMN)
         for name, line in entries.items():
             if arguments.kind is None:
                 print_wrapped(f"{name:<{indent - 4}}  {line}", 2, indent)
             else:
-                print_details(name, line)
+                print_details(name, line, "parameters" if kind == "environments" else "options")
     return 0
 
 
@@ -128,11 +147,17 @@ def print_wrapped(text: str, first: int, others: int) -> None:
     print(wrapper.fill(text))
 
 
-def print_details(name: str, entry: dict[str, Any]) -> None:
-    """Print one component on two or three lines."""
+def print_details(name: str, entry: dict[str, Any], options: str) -> None:
+    """Print one component on two or three lines; `options` is what its options are called."""
     limit = "" if entry.get("limit") is None else f"; {entry['limit']}, so f ≤ {entry['most']} of {EXAMPLE_AGENTS}"
     print_wrapped(f"{name}: {entry['summary']}{limit}", 2, 4)
     if entry["options"]:
-        texts = [f"{option}={'x'.join(map(str, value)) if isinstance(value, tuple) else str(value).lower()}"
-                 for option, value in entry["options"].items()]  # fmt: skip
-        print_wrapped("options: " + ", ".join(texts), 4, 6)
+        texts = [f"{option}={_shown(value)}" for option, value in entry["options"].items()]
+        print_wrapped(f"{options}: {', '.join(texts)}", 4, 6)
+
+
+def _shown(value: Any) -> str:
+    """Return a default as it would be written on the command line, where it can be written there."""
+    if isinstance(value, tuple) and all(isinstance(size, int) for size in value):
+        return "x".join(map(str, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value).lower()

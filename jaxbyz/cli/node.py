@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jaxbyz.cli.common import check_at_least, print_message
+from jaxbyz.cli.common import add_quiet_option, check_at_least, message_printer, print_message
 from jaxbyz.errors import UsageError
 
 
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow", type=float, default=0.0, metavar="S", help="wait so long before every message, for experiments"
     )
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = Path(arguments.folder).name
 
     def log(line: str) -> None:
-        if not arguments.quiet:
-            print_message(f"{name}: {line}")
+        message_printer(arguments)(f"{name}: {line}")
 
     with catch_stop_request() as request:
         try:

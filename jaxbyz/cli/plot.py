@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import Any
 
-from jaxbyz.cli.common import check_at_least, load_runs, print_message
+from jaxbyz.cli.common import check_at_least, load_runs, print_message, saying_what_is_replaced
 
 KINDS = {
     "curves": "a metric against trajectories",
@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
         from jaxbyz.report.agreement_rounds import trace_run
 
         trace = trace_run(runs[0].config, arguments.run_seed, arguments.iterations)
-        print(plots.agreement_animation(trace, out, title=title))
+        with saying_what_is_replaced(out):
+            print(plots.agreement_animation(trace, out, title=title))
         return 0
     if kind == "curves":
         picture = plots.learning_curves(
@@ -103,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         picture = plots.heatmap(runs, metric=arguments.metric, limits=arguments.range, title=title)
     else:
         picture = plots.diameters(runs, title=title)
-    path = plots.save(picture, out)
+    with saying_what_is_replaced(out):
+        path = plots.save(picture, out)
     rows = [(name, run.metrics) for name, run in zip(labels(runs), runs, strict=True)]
     print(comparison(rows, RETURN_LEVELS.get(runs[0].config.env, ())))
     print(path)

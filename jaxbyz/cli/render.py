@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     common.check_index("run_seed", arguments.run_seed, len(parameters))
     episode = render_episode(data.config, parameters[arguments.run_seed], seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
-    save_gif(episode.frames, out, arguments.fps)
-    save_strip(episode.frames, strip, arguments.columns)
+    with common.saying_what_is_replaced(out, strip):
+        save_gif(episode.frames, out, arguments.fps)
+        save_strip(episode.frames, strip, arguments.columns)
     print(f"return {episode.total_return:.1f} in {episode.steps} steps", out, strip, sep="\n")
     return 0

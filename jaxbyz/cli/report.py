@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jaxbyz.cli.common import check_at_least, load_runs, print_message
+from jaxbyz.cli.common import check_at_least, load_runs, print_message, saying_what_is_replaced
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +26,14 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.report.html_report import write_report
 
     check_at_least(arguments, width=1, animations=0)
-    page = write_report(
-        load_runs(arguments.folders),
-        arguments.out,
-        title=arguments.title,
-        width=arguments.width,
-        animations=arguments.animations,
-        log=print_message,
-    )
+    with saying_what_is_replaced(arguments.out):
+        page = write_report(
+            load_runs(arguments.folders),
+            arguments.out,
+            title=arguments.title,
+            width=arguments.width,
+            animations=arguments.animations,
+            log=print_message,
+        )
     print(page)
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxbyz.cli.common import seed_number
+from jaxbyz.cli.common import add_quiet_option, seed_number
 from jaxbyz.experiments.protocol_presets import PROTOCOL_TASKS
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS
 
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-spread", action="store_true", help="draw means without standard deviations; needed for a single seed"
     )
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -107,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not results:
         raise UsageError(f"{folder}: no results here; run `jaxbyz reproduce` without --draw first")
     written = (_draw_protocol if protocol else _draw_figures)(arguments, results)
-    print("\n".join(map(str, written)))
+    if not arguments.quiet:
+        print("\n".join(map(str, written)))
     return int(bool(failed))
 
 

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     reporter = common.make_reporter(config, arguments, record.get("name"), record.get("tags", ()))
     settings = common.run_settings(arguments)
     if is_first_process():
-        settings["log"] = common.print_message
+        settings |= {"log": common.print_message, "quiet": arguments.quiet}
     if total is None:
         return common.run_and_report(arguments, lambda: resume(arguments.out, reporter, **settings))
     return common.run_and_report(arguments, lambda: extend(arguments.out, total, reporter, **settings))

@@ -6,10 +6,12 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jaxbyz.cli.common import add_deterministic_option
+from jaxbyz.cli.common import add_deterministic_option, add_quiet_option
 
 if TYPE_CHECKING:
     from jaxbyz.experiments.sweep import MemberResult
+
+FAILURES = ("failed", "non-finite")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_deterministic_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--quiet", action="store_true", help="print no progress")
+    add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
             checkpoint_every=arguments.checkpoint_every,
             reporter=lambda total: make_progress(total, arguments.quiet),
             log=print_message,
+            quiet=arguments.quiet,
         )
     except Interrupted as stop:
         print_message(f"{stop.folder} stopped at iteration {stop.done}; the same `jaxbyz sweep` command continues")
@@ -54,9 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [table_row(member) for member in members]
     if arguments.json:
         print(json_text({"out": out, "members": rows}))
-    else:
+    elif not arguments.quiet:
         print_table(rows)
-    return int(any(member.status in ("failed", "non-finite") for member in members))
+    for row in rows if arguments.quiet else ():
+        if row["status"] in FAILURES:
+            print_message(f"{row['name']}: {row['status']}{f' ({note})' if (note := row['note']) else ''}")
+    return int(any(member.status in FAILURES for member in members))
 
 
 def table_row(member: MemberResult) -> dict[str, Any]:

@@ -152,6 +152,7 @@ def resume(
     checkpoint_every: int | None = None,
     mesh: str | None = None,
     log: Callable[[str], None] = _ignore,
+    quiet: bool = False,
 ) -> Experiment:
     """Continue an unfinished run; a finished run is only read.
 
@@ -163,8 +164,10 @@ def resume(
         checkpoint_every: by default what the run was started with.
         mesh: by default what the run was started with; on another mesh the numbers agree up to rounding.
         log: receives messages about where the run continues and about damaged checkpoints.
+        quiet: whether `log` receives warnings only.
     """
-    return ensure(run_folder.load_config(out), out, reporter, checkpoint_every=checkpoint_every, mesh=mesh, log=log)
+    settings: dict[str, Any] = {"checkpoint_every": checkpoint_every, "mesh": mesh, "log": log, "quiet": quiet}
+    return ensure(run_folder.load_config(out), out, reporter, **settings)
 
 
 def ensure(
@@ -175,6 +178,7 @@ def ensure(
     checkpoint_every: int | None = None,
     mesh: str | None = None,
     log: Callable[[str], None] = _ignore,
+    quiet: bool = False,
 ) -> Experiment:
     """Ensure that the folder holds a finished run of this configuration: start it, continue it, or only read it.
 
@@ -182,6 +186,7 @@ def ensure(
     """
     config = with_digest(config)
     settings, plan, folder = make_settings(out, checkpoint_every, mesh), make_plan(config), Path(out)
+    say = _ignore if quiet else log
     with contextlib.ExitStack() as stack:
 
         def claim() -> int:
@@ -205,7 +210,7 @@ def ensure(
             data = run_folder.load_run(folder)
             if run_folder.is_writable(folder):  # a kill may have left the checkpoints of a finished run
                 on_first_process(lambda: checkpoints.remove_all(folder))
-            log(f"{folder} is finished; there is nothing to resume")
+            say(f"{folder} is finished; there is nothing to resume")
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
         stored = checkpoints.read_options(folder)
         settings = make_settings(out, checkpoint_every or stored.get("checkpoint_every"), mesh or stored.get("mesh"))
@@ -217,7 +222,7 @@ def ensure(
         done = 0 if start is None else start.done
         on_first_process(lambda: checkpoints.discard_after(folder, done))
         on_first_process(lambda: run_folder.write_environment(folder))
-        log(f"resuming {folder} at iteration {done} of {plan.iterations}")
+        say(f"resuming {folder} at iteration {done} of {plan.iterations}")
         return _train(config, plan, settings, reporter, start)
 
 

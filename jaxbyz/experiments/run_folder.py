@@ -33,6 +33,7 @@ EVALUATIONS = "evaluations.npz"
 METRICS = Metrics._fields
 RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz")
 PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
+NAMED_RUNS = 3  # in a message about a folder of runs
 MAX_COUNT = 2**53  # whole numbers up to here are exact as floats
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "numpy")
 
@@ -171,7 +172,7 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
     if not _exists(folder):
         raise UsageError(f"{path}: no such folder")
     if not has_run(folder):
-        raise UsageError(f"{path}: no run here (config.json missing); `jaxbyz train --out {path}` makes one")
+        raise UsageError(_missing_run(folder))
     values = read_json(folder / "config.json")
     version = values.get("format", RUN_FORMAT)
     if not isinstance(version, int):
@@ -182,6 +183,15 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
         return from_dict(values, names=names)
     except UsageError as error:
         raise UsageError(f"{folder / 'config.json'}: {error}") from error
+
+
+def _missing_run(folder: Path) -> str:
+    """Return the message about a folder that holds no run: it names runs below it, if there are any."""
+    below = sorted(file.parent for pattern in ("*", "*/*") for file in folder.glob(f"{pattern}/config.json"))
+    if not below:
+        return f"{folder}: no run here (config.json missing); `jaxbyz train --out {folder}` makes one"
+    others = "" if len(below) <= NAMED_RUNS else f", … ({len(below)} in all)"
+    return f"{folder}: is a folder of runs; name one of them: {', '.join(map(str, below[:NAMED_RUNS]))}{others}"
 
 
 def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:

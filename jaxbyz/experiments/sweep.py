@@ -146,6 +146,7 @@ def run_sweep(
     checkpoint_every: int | None = None,
     reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
     log: Callable[[str], None] = lambda line: None,
+    quiet: bool = False,
 ) -> list[MemberResult]:
     """Run every member that is not finished. A member that fails does not stop the others.
 
@@ -159,6 +160,7 @@ def run_sweep(
         reporter: returns the reporter of a member from its number of trajectories.
         log: receives one line per member, and before that one line for every member whose options are wrong and for
             every option that has no effect.
+        quiet: whether `log` receives warnings only.
 
     Raises:
         UsageError: if `checkpoint_every` is not allowed, or the options of every member are wrong.
@@ -170,8 +172,10 @@ def run_sweep(
     _report_options(sweep, log)
     members = []
     for number, (name, options) in enumerate(sweep.members.items(), start=1):
-        log(f"[{number}/{len(sweep.members)}] {name}")
-        members.append(_run_member(name, options, make_folder(out) / name, checkpoint_every, reporter, log))
+        if not quiet:
+            log(f"[{number}/{len(sweep.members)}] {name}")
+        settings = {"checkpoint_every": checkpoint_every, "log": log, "quiet": quiet}
+        members.append(_run_member(name, options, make_folder(out) / name, reporter, settings))
     return members
 
 
@@ -206,14 +210,13 @@ def _run_member(
     name: str,
     options: dict[str, Any],
     folder: Path,
-    checkpoint_every: int | None,
     reporter: Callable[[int], Reporter | None],
-    log: Callable[[str], None],
+    settings: dict[str, Any],
 ) -> MemberResult:
-    """Start or continue one member; every error but an interruption becomes a result."""
+    """Start or continue one member; every error but an interruption becomes a result. `settings` are for `ensure`."""
     try:
         config = resolve(**options)
-        experiment = ensure(config, folder, reporter(config.trajectories), checkpoint_every=checkpoint_every, log=log)
+        experiment = ensure(config, folder, reporter(config.trajectories), **settings)
     except Interrupted:
         raise
     except BusyError:
