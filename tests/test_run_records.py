@@ -160,8 +160,9 @@ def fake_module(name: str, calls: list) -> types.ModuleType:
 
         return call
 
-    for function in ("init", "log", "finish", "set_experiment", "start_run", "log_params", "log_metrics", "end_run"):
+    for function in ("init", "log", "finish", "set_experiment", "start_run", "log_params", "log_batch", "end_run"):
         setattr(module, function, recorder(function))
+    module.info, module.MlflowClient = types.SimpleNamespace(run_id="id"), lambda: module
     return module
 
 
@@ -181,15 +182,43 @@ def test_weights_and_biases_receive_every_iteration(monkeypatch):
 
 def test_mlflow_receives_every_iteration_and_failures(monkeypatch):
     calls: list = []
-    monkeypatch.setitem(sys.modules, "mlflow", fake_module("mlflow", calls))
+    module, entities = fake_module("mlflow", calls), types.ModuleType("mlflow.entities")
+    module.entities, entities.Metric = entities, lambda *values: values
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    monkeypatch.setattr("jaxbyz.experiments.loggers.LARGEST_BATCH", 50)
     result = run(CONFIG, reporter=MLflow(CONFIG, "byzantine", "one", ["a"]))
     names = [call[0] for call in calls]
-    T = result.metrics["returns"].shape[1]
-    assert names == ["set_experiment", "start_run", "log_params", *["log_metrics"] * T, "end_run"]
+    batches = [call for call in calls if call[0] == "log_batch"]
+    assert names == ["set_experiment", "start_run", "log_params", *["log_batch"] * len(batches), "end_run"]
     assert calls[1][2] == {"run_name": "one", "tags": {"a": "true"}} and calls[-1][1] == ("FINISHED",)
+    assert all(call[1] == ("id",) and len(call[2]["metrics"]) <= 50 for call in batches)
+    logged = [metric for call in batches for metric in call[2]["metrics"] if metric[0] == "returns"]
+    np.testing.assert_allclose([value for _, value, *_ in logged], result.metrics["returns"].mean(axis=0), rtol=1e-6)
+    assert [step for *_, step in logged] == result.metrics["trajectories"][0].tolist()
     with pytest.raises(RuntimeError), MLflow(CONFIG, "byzantine"):
         raise RuntimeError
     assert calls[-1][1] == ("FAILED",)
+
+
+def test_a_service_that_fails_does_not_end_the_run(monkeypatch):
+    lines: list[str] = []
+
+    class Full:
+        log = finish = property(lambda self: self.fail)
+
+        def fail(self, *_, **__):
+            raise OSError("no space\nleft")
+
+    module = types.ModuleType("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    module.init = lambda **_: Full()
+    result = run(CONFIG, reporter=WeightsAndBiases(CONFIG, "byzantine", log=lines.append))
+    assert result.finite and lines[0] == "wandb=byzantine: failed (no space); the run goes on without it"
+    assert lines[1:] == ["wandb=byzantine: failed (no space)"]
+    module.init = Full().fail
+    with pytest.raises(jb.UsageError, match=r"wandb=byzantine: cannot be opened \(no space\)$"):
+        run(CONFIG, reporter=WeightsAndBiases(CONFIG, "byzantine"))
 
 
 @pytest.mark.parametrize(("option", "extra"), [("--wandb", "wandb"), ("--mlflow", "mlflow")])

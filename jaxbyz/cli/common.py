@@ -187,9 +187,9 @@ def make_reporter(
     if arguments.tensorboard is not None:
         reporters.append(TensorBoard(arguments.tensorboard, config.seed, print_message))
     if arguments.wandb is not None:
-        reporters.append(WeightsAndBiases(config, arguments.wandb, name, tags))
+        reporters.append(WeightsAndBiases(config, arguments.wandb, name, tags, print_message))
     if arguments.mlflow is not None:
-        reporters.append(MLflow(config, arguments.mlflow, name, tags))
+        reporters.append(MLflow(config, arguments.mlflow, name, tags, print_message))
     group = ReporterGroup(*reporters, make_progress(config.trajectories, arguments.quiet))
     if arguments.evaluate_every is None:
         return group
