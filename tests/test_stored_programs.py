@@ -13,6 +13,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxbyz.accelerate import stored_programs
 from jaxbyz.accelerate.stored_programs import stored_jit
+from jaxbyz.experiments.building import build
+from jaxbyz.experiments.resolving import resolve
+from jaxbyz.training.devices import Shape
+from jaxbyz.training.layout import make_layout, programs
 
 
 class Pair(NamedTuple):
@@ -97,11 +101,39 @@ def test_a_damaged_file_is_replaced(store):
         assert len(compiled) == compilations
 
 
+def test_a_prepared_program_is_compiled_in_a_thread_and_stored(store):
+    """A program that was prepared is traced once, and shapes find the same file as arrays."""
+    program, compiled = counted()
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), pair())
+    assert program.prepare(shapes)
+    result = program(pair())
+    assert compiled == ["step"] and len(list(store.iterdir())) == 1
+    again, compiled_again = counted()
+    assert not again.prepare(shapes)
+    np.testing.assert_array_equal(again(pair()).values, result.values)
+    assert compiled_again == []
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 1), Shape(1, 2), Shape(2, 1)])
+def test_shapes_from_which_training_is_prepared_are_those_of_its_start(store, shape):
+    """Otherwise the largest program would be compiled twice."""
+    algorithm = build(resolve(agents=5, byzantine=1, hidden=(3,), p=0.5, seeds=3))
+    layout = make_layout(algorithm, 3, shape)
+    compiled = programs(layout, 20, own_coins=False, description=f"start {shape}")
+    keys = np.asarray(jax.random.key_data(jax.vmap(jax.random.key)(jnp.arange(3))))[layout.seed_at]
+    assert compiled.start.prepare(keys) and compiled.trim.prepare(layout.padded_shapes)
+    compiled.trim(compiled.start(keys))
+    assert len(list(store.iterdir())) == 2
+
+
 def test_nothing_is_stored_unless_asked(store, monkeypatch):
     counted(description=None)[0](pair())
     monkeypatch.setenv("JAXBYZ_STORE_PROGRAMS", "0")
     stored_programs.enable()
-    counted()[0](pair())
+    program, _ = counted()
+    assert not program.prepare(pair())
+    program(pair())
     assert not store.exists()
 
 

@@ -17,7 +17,9 @@ import os
 import pickle
 import platform
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def folder() -> Path | None:
     return Path(cache) / "jaxbyz-programs" if jax.process_count() == 1 else None
 
 
-def stored_jit(make: Callable[[], Callable[..., Any]], name: str, description: str | None) -> Callable[..., Any]:
+def stored_jit(make: Callable[[], Any], name: str, description: str | None) -> StoredFunction:
     """Return the jitted function that `make` builds, with its compiled program kept on disk.
 
     Args:
@@ -56,34 +58,76 @@ def stored_jit(make: Callable[[], Callable[..., Any]], name: str, description: s
         description: everything that determines the program besides the shapes of its arguments, the source code of this
             package, and the versions and settings of JAX. None if that is unknown; the program is then not stored.
     """
-    made = functools.cache(make)
-    programs: dict[Any, Callable[..., Any]] = {}
+    return StoredFunction(functools.cache(make), name, description)
 
-    def call(*arguments: Any) -> Any:
-        where = folder() if description is not None else None
+
+class StoredFunction:
+    """A jitted function whose compiled programs are kept on disk (see `stored_jit`)."""
+
+    def __init__(self, made: Callable[[], Any], name: str, description: str | None):
+        self._made, self._name, self._description = made, name, description
+        self._programs: dict[Any, Callable[..., Any] | Future[Callable[..., Any]]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function, with the stored program if there is one."""
+        where = self._folder()
         if where is None:
-            return made()(*arguments)
-        leaves, structure = jax.tree.flatten(arguments)
-        signature = structure, tuple(_signature(leaf) for leaf in leaves)
-        if signature not in programs:
-            text = repr((name, description, str(structure), signature[1], _surroundings()))
-            path = where / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-            programs[signature] = _load(path) or _compile(made(), arguments, path)
-        return programs[signature](*arguments)
+            return self._made()(*arguments)
+        signature = _signature(arguments)
+        if signature not in self._programs:
+            path = self._path(where, signature)
+            self._programs[signature] = _load(path) or _compile(self._made().lower(*arguments), path)
+        program = self._programs[signature]
+        if isinstance(program, Future):
+            program = self._programs[signature] = program.result()
+        return program(*arguments)
 
-    return call
+    def prepare(self, *arguments: Any) -> bool:
+        """Load the program for arguments of these shapes, or trace it and start to compile it in a thread.
+
+        Several small programs can be compiled while the next one is traced. A later call waits for the program.
+
+        Args:
+            *arguments: arrays, or `jax.ShapeDtypeStruct` with a sharding.
+
+        Returns:
+            Whether it is being compiled.
+        """
+        where = self._folder()
+        if where is None:
+            return False
+        signature = _signature(arguments)
+        if signature not in self._programs:
+            path = self._path(where, signature)
+            self._programs[signature] = _load(path) or _compiler().submit(
+                _compile, self._made().lower(*arguments), path
+            )
+        return isinstance(self._programs[signature], Future)
+
+    def _folder(self) -> Path | None:
+        return None if self._description is None else folder()
+
+    def _path(self, where: Path, signature: tuple[Any, ...]) -> Path:
+        text = repr((self._name, self._description, str(signature[0]), signature[1], _surroundings()))
+        return where / f"{self._name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _compile(jitted: Any, arguments: tuple[Any, ...], path: Path) -> Callable[..., Any]:
-    """Compile a function for these arguments, and store the program if that is possible.
+@functools.cache
+def _compiler() -> ThreadPoolExecutor:
+    """Return the threads that compile what is prepared."""
+    return ThreadPoolExecutor(max_workers=2, thread_name_prefix="jaxbyz-compiler")
+
+
+def _compile(lowered: Any, path: Path) -> Callable[..., Any]:
+    """Compile a function that was lowered, and store the program if that is possible.
 
     XLA writes an incomplete file of a program that was itself read from a file, so a program that JAX's cache already
     had is not stored.
     """
     _count_cache_hits()
-    before = _cache_hits[0]
-    compiled = jitted.lower(*arguments).compile()
-    if _cache_hits[0] > before:
+    _cache_hits.count = 0
+    compiled = lowered.compile()
+    if _cache_hits.count:
         return compiled
     try:
         devices = {device.id for leaf in jax.tree.leaves(compiled.output_shardings) for device in leaf.device_set}
@@ -99,15 +143,16 @@ def _compile(jitted: Any, arguments: tuple[Any, ...], path: Path) -> Callable[..
     return compiled
 
 
-_cache_hits = [0]
+_cache_hits = threading.local()  # `count`, because several threads compile
 
 
 @functools.cache
 def _count_cache_hits() -> None:
-    """Count from now on how many programs JAX reads from its own cache."""
+    """Count from now on how many programs each thread reads from JAX's own cache."""
 
     def count(event: str, **_: Any) -> None:
-        _cache_hits[0] += event == "/jax/compilation_cache/cache_hits"
+        if event == "/jax/compilation_cache/cache_hits":
+            _cache_hits.count = getattr(_cache_hits, "count", 0) + 1
 
     jax.monitoring.register_event_listener(count)
 
@@ -125,10 +170,16 @@ def _load(path: Path) -> Callable[..., Any] | None:
         return None
 
 
-def _signature(leaf: Any) -> tuple[Any, ...]:
-    """Describe what a program depends on in an argument: shape, type, and devices."""
+def _signature(arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Describe what a program depends on in its arguments: their structure, shapes, types, and places on devices."""
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, tuple((leaf.shape, str(leaf.dtype), _places(leaf)) for leaf in leaves)
+
+
+def _places(leaf: Any) -> str | None:
+    """Say which part of an array lies on which device, in the same words for all shardings that are equivalent."""
     sharding = getattr(leaf, "sharding", None)
-    return leaf.shape, str(leaf.dtype), None if sharding is None else str(sharding)
+    return None if sharding is None else str(sharding.devices_indices_map(leaf.shape))
 
 
 @functools.cache

@@ -65,14 +65,23 @@ def segments(
     layout = make_layout(algorithm, seeds, shape)
     compiled = programs(layout, length, own_coins, description)
     index = layout.seed_at
-    padded = compiled.start(np.asarray(jax.random.key_data(keys))[index]) if runs is None else compiled.pad(runs)
-    outputs = np.asarray(output_at, np.int32)[index]
+    key_data, outputs = np.asarray(jax.random.key_data(keys))[index], np.asarray(output_at, np.int32)[index]
+
+    def coins_of(first: int, n: int) -> np.ndarray:
+        part = np.zeros((*coins.shape[:-1], length), bool)
+        part[..., :n] = coins[..., first : first + n]
+        return part[index] if own_coins else part
+
+    if runs is None and compiled.start.prepare(key_data):
+        # Nothing is stored yet. The small programs are compiled while the large one is traced.
+        shapes = layout.padded_shapes
+        compiled.trim.prepare(shapes)
+        compiled.advance.prepare(shapes, coins_of(0, 0), outputs, np.int32(0))
+    padded = compiled.start(key_data) if runs is None else compiled.pad(runs)
 
     while done < T:
         n = min(length - done % length, T - done, T if every is None else every - done % every)
-        part = np.zeros((*coins.shape[:-1], length), bool)
-        part[..., :n] = coins[..., done : done + n]
-        padded, metrics = compiled.advance(padded, part[index] if own_coins else part, outputs, np.int32(n))
+        padded, metrics = compiled.advance(padded, coins_of(done, n), outputs, np.int32(n))
         done += n
         yield TrainedSegment(
             done,
