@@ -4,6 +4,7 @@
     python benchmarks/federation.py survive    # nodes killed, frozen, slow, without a disk; chaos for ten minutes
     python benchmarks/federation.py cut        # nodes whose network is cut
     python benchmarks/federation.py cost       # time and bytes per iteration against the simulation
+    python benchmarks/federation.py draw       # the picture of the stored results of `learn`
     python benchmarks/federation_outsiders.py  # strangers who try to be heard
 
 Each command writes `benchmarks/results/federation-NAME.json`; `learn` also writes the log of events and a picture. Run
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -96,45 +98,51 @@ def learn(folder: Path, arguments: argparse.Namespace) -> None:
         "solved": bool(np.nanmean(returns[-20:]) >= SOLVED),
         "rejoined": statuses[victim].get("rejoined"), "chaos": statuses[12].get("played"),
         "refused": statuses[0].get("refused"), "refused_of": statuses[0].get("refused_of"),
-        "returns": [round(float(x), 2) for x in returns], "diameters": [float(x) for x in run.metrics["diameter"][0]],
+        "returns": [round(float(x), 2) for x in returns],
+        "worst": [round(float(x), 2) for x in run.metrics["worst_agent"][0]],
+        "diameters": [float(x) for x in run.metrics["diameter"][0]],
         "shares_of_noise_and_chaos": [float(np.nanmean(run.metrics["shares"][0, :, k])) for k in (11, 12)],
     })  # fmt: skip
-    _picture(run, folder, victim)
+    draw_learning()
 
 
-def _picture(run, folder: Path, victim: int) -> None:
-    """Draw the return, the distance between honest nodes, and when the killed node took part."""
-    import matplotlib
+def _absences(log: str) -> list[tuple[int, int]]:
+    """Return the iterations at which the killed node was killed and took part again, from the log of a trial."""
+    killed = [int(at) for at in re.findall(r"killed at iteration (\d+)", log)]
+    back = [int(at) for at in re.findall(r"takes part again at iteration (\d+)", log)]
+    return list(zip(killed, back, strict=False))
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    from jaxbyz.files import read_arrays
+def draw_learning() -> None:
+    """Draw the return, the distance between honest nodes, and when a node was dead, from the files of `learn`."""
+    from jaxbyz.report.plots import COLOURS, figure, legend_below, save
 
-    own = (
-        read_arrays(folder / node_name(victim) / "metrics.npz")
-        if (folder / node_name(victim) / "metrics.npz").exists()
-        else {}
+    report = json.loads((RESULTS / "federation-learn.json").read_text())
+    absences = _absences((RESULTS / "federation-learn.txt").read_text())
+    drawing, (above, below) = figure(1, 2, width=7.4, height=5.6, sharex=True)
+    iterations = np.arange(1, 1 + len(report["returns"]))
+    if "worst" in report:
+        above.plot(iterations, report["worst"], color=COLOURS[4], linewidth=0.8, label="worst honest node")
+    above.plot(iterations, report["returns"], color=COLOURS[0], label="return, mean of the honest nodes")
+    above.axhline(SOLVED, color="0.3", linestyle=":", label=f"solved ({SOLVED:g})")
+    distance = np.array(report["diameters"])
+    drawn = np.where(distance > 0, distance, np.nan)  # zero has no logarithm
+    below.semilogy(iterations, drawn, ".", markersize=3, color=COLOURS[2], label="largest distance, where not zero")
+    for axes in (above, below):
+        for start, end in absences:
+            label = "one node killed and not back" if (start, end) == absences[0] else None
+            axes.axvspan(start, end, color=COLOURS[1], alpha=0.2, linewidth=0, label=label)
+    above.set_ylabel("honest return")
+    below.set_ylabel("distance between honest nodes")
+    below.set_ylim(1e-8, 1e-4)
+    below.set_xlabel("iteration")
+    legend_below(drawing, 3)
+    drawing.suptitle(
+        f"{report['nodes']} processes on CartPole: one sends noise, one breaks the protocol,\n"
+        f"and one is killed {report['kills']} times",
+        fontsize=10,
     )
-    figure, axes = plt.subplots(2, 1, figsize=(7, 5), sharex=True)
-    axes[0].plot(run.metrics["returns"][0], label="mean of the honest nodes")
-    axes[0].plot(run.metrics["worst_agent"][0], alpha=0.5, label="worst honest node")
-    axes[0].axhline(SOLVED, color="grey", linestyle=":", label="solved (450)")
-    axes[0].set_ylabel("return")
-    axes[1].semilogy(run.metrics["diameter"][0], color="C2", label="largest distance between honest nodes")
-    axes[1].axhline(1e-3, color="grey", linestyle=":")
-    if own:
-        absent = np.flatnonzero(own["took_part"][0] == 0)
-        for axis in axes:
-            for t in absent:
-                axis.axvspan(t, t + 1, color="C3", alpha=0.25, linewidth=0)
-    axes[1].set_ylabel("diameter")
-    axes[1].set_ylim(1e-8, 1e-2)
-    axes[1].set_xlabel(f"iteration (red: node {victim} was dead, or its record was lost with its disk)")
-    for axis in axes:
-        axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(IMAGES / "federation.png", dpi=110)
+    save(drawing, IMAGES / "federation.png")
 
 
 class Watch:
@@ -395,13 +403,16 @@ def _difference(folder: Path, config) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["learn", "survive", "cut", "cost"])
+    parser.add_argument("command", choices=["learn", "survive", "cut", "cost", "draw"])
     parser.add_argument("--trajectories", type=int, default=8000, help="learn: trajectories per node")
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which nodes are killed")
     parser.add_argument("--seconds", type=float, default=900, help="survive: how long the whole trial takes at least")
     parser.add_argument("--agents", type=int, nargs="*", default=[4, 7, 10, 13, 16], help="cost: numbers of processes")
     parser.add_argument("--keep", metavar="DIR", help="keep the folders of the nodes there")
     arguments = parser.parse_args()
+    if arguments.command == "draw":  # the picture of the stored results of `learn`
+        draw_learning()
+        return
     prepare()
     with tempfile.TemporaryDirectory(prefix="jaxbyz-federation-") as temporary:
         folder = Path(arguments.keep or temporary) / arguments.command

@@ -1,6 +1,7 @@
 """Measure how time and memory of an iteration grow with the numbers of agents, parameters and seeds.
 
     python benchmarks/growth.py [--out benchmarks/results/growth.json] [--picture docs/images/growth.png]
+    python benchmarks/growth.py --draw   # draws the results file
 
 Agents (RFA and four rounds of GDA) and parameters (13 agents, RFA and MDA) are varied with episodes of one step, so
 that only the protocol is measured; seeds are varied with small batches of fresh CartPole policies. Memory is what the
@@ -10,6 +11,7 @@ compiled program allocates besides its arguments. Exponents are fitted to the up
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -67,19 +69,34 @@ def exponent(rows: list[dict], value: Callable[[dict], float]) -> float:
 
 
 def draw(report: dict, picture: Path) -> None:
-    from jaxbyz.report.plots import figure, save
+    """Draw time and memory, one row each, against agents, parameters and seeds."""
+    from jaxbyz.report.plots import COLOURS, figure, save
 
-    drawing, axes = figure(3, width=10.5, height=3.6)
-    names = {"agents": "agents K (RFA, GDA)", "parameters": "parameters D (K = 13, RFA, MDA)", "seeds": "seeds"}
-    for place, (name, label) in zip(axes, names.items(), strict=True):
-        rows = report[name]["rows"]
+    columns = {
+        "agents": ("RFA, four rounds of GDA, one-step episodes", "agents K"),
+        "parameters": ("K = 13, RFA, four rounds of MDA", "parameters D"),
+        "seeds": ("K = 13, CartPole, a small batch", "seeds"),
+    }
+    drawing, grid = figure(3, 2, width=10.5, height=5.6, sharex="col")
+    for column, (name, (setting, label)) in zip(grid.T, columns.items(), strict=True):
+        rows, found = report[name]["rows"], report[name]["exponents"]
         size = [r["size"] for r in rows]
-        place.loglog(size, [1e3 * statistics.median(r["seconds"]) for r in rows], "o-", label="milliseconds")
-        place.loglog(size, [r["bytes"] / 2**20 for r in rows], "s--", label="MiB")
-        found = report[name]["exponents"]
-        place.set_title(f"time ∝ n^{found['time']:.2f}, memory ∝ n^{found['memory']:.2f}", fontsize=10)
-        place.set_xlabel(label)
-        place.legend(fontsize=8)
+        symbol = label[-1] if name != "seeds" else "S"
+        milliseconds = [1e3 * statistics.median(r["seconds"]) for r in rows]
+        for axes, values, kind, colour in (
+            (column[0], milliseconds, "time", COLOURS[0]),
+            (column[1], [r["bytes"] / 2**20 for r in rows], "memory", COLOURS[1]),
+        ):
+            axes.loglog(size, values, "o-", color=colour)
+            text = f"{kind} grows as {symbol}^{found[kind]:.2f}"
+            axes.text(0.04, 0.93, text, transform=axes.transAxes, fontsize=9, va="top")
+        column[0].set_title(setting, fontsize=10)
+        column[1].set_xlabel(label)
+    grid[0, 0].set_ylabel("milliseconds per iteration")
+    grid[1, 0].set_ylabel("memory (MiB)")
+    machine = report["environment"]
+    device = f"{machine['cores']} cores of {machine['system']}" if machine["platform"] == "cpu" else machine["device"]
+    drawing.suptitle(f"One iteration of DecByzPG, {device}; exponents of the upper half of each range", fontsize=10)
     save(drawing, picture)
 
 
@@ -88,7 +105,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/growth.json"))
     parser.add_argument("--picture", type=Path, default=Path("docs/images/growth.png"))
+    parser.add_argument("--draw", action="store_true", help="measure nothing, draw the results file")
     given = parser.parse_args()
+    if given.draw:
+        draw(json.loads(given.out.read_text()), given.picture)
+        return
     report: dict[str, Any] = {"command": "python benchmarks/growth.py", "environment": describe_environment()}
     sweep = jb.build(jb.resolve("cartpole-steady", agents=13, byzantine=3, attack="avg-zero"))
     report["agents"] = {"rows": [measured(K, protocol(K, (16, 16), "gda"), given.rounds) for K in AGENTS]}

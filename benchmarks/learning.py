@@ -186,9 +186,11 @@ def draw_named(folder: Path, names: list[str]) -> Any:
     drawing.supylabel("honest return", fontsize=10)
     seeds = len(next(iter(curves.values()))[1])
     setting = common.rstrip("-") + ": " if common else ""
-    drawing.suptitle(
-        f"{setting}mean ± standard deviation over {seeds} seeds; grey: the other panels' means", fontsize=10
-    )
+    configs = [json.loads((folder / f"{name}.json").read_text())["config"] for name in names]
+    described = {f"{c['algorithm']}, {c['agents']} agents, {c['byzantine']} Byzantine; " for c in configs}
+    federation = described.pop() if len(described) == 1 else ""
+    shown = f"mean ± standard deviation over {seeds} seeds; grey: the other panels' means"
+    drawing.suptitle(f"{setting}{federation}{shown}", fontsize=10)
     return drawing
 
 

@@ -65,25 +65,26 @@ def measure(starts: int) -> dict[str, Any]:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw one square per rule: f̂ down, f across, colour log10 of the ratio."""
-    import matplotlib
+    from jaxbyz.report.plots import figure, save
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 3, figsize=(9.6, 6.2), layout="constrained")
+    drawing, axes = figure(3, 2, width=9.6, height=6.4)
     for ax, (name, values) in zip(axes.flat, report["ratios"].items(), strict=True):
         logs = np.log10(np.clip(np.asarray(values, float), 1e-2, 1e4))
         image = ax.imshow(logs, cmap="cividis", vmin=-2, vmax=4, origin="lower", aspect="auto")
         ax.set_xticks(range(len(PRESENT)), PRESENT)
         ax.set_yticks(range(len(ASSUMED)), ASSUMED)
+        ax.grid(False)
         ax.set_title(name, fontsize=10)
         for (i, j), value in np.ndenumerate(np.asarray(values, float)):
             text = "∞" if value > 1e3 else f"{value:.2g}" if value > 1e-9 else "0"
             ax.text(j, i, text, ha="center", va="center", fontsize=7, color="black" if logs[i, j] > 1 else "white")
-    figure.supxlabel("Byzantine agents present, f of 13")
-    figure.supylabel("assumed, f̂")
-    figure.colorbar(image, ax=axes, label="log10 of the largest error ratio found")
-    figure.savefig(path, dpi=110)
+    drawing.supxlabel("Byzantine agents present, f", fontsize=10)
+    drawing.supylabel("Byzantine agents assumed, f̂", fontsize=10)
+    drawing.colorbar(image, ax=axes, label="largest error ratio found, log10 (the cells have the ratio; ∞: above 1000)")
+    drawing.suptitle(
+        f"Error of rules that assume f̂ of K = {report['K']} agents to be Byzantine while f are", fontsize=10
+    )
+    save(drawing, path)
 
 
 def main() -> None:

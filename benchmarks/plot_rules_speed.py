@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from jaxbyz.report.plots import COLOURS, figure, legend_below, save
 
 RESULTS = Path(__file__).parent / "results"
 RULES = ("median", "meamed", "rfa", "krum", "nnm", "mda", "smea")
@@ -35,20 +32,24 @@ def table() -> str:
 
 def main() -> None:
     print(table())
-    rows = json.loads((RESULTS / "rules_growth.json").read_text())["rows"]
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    report = json.loads((RESULTS / "rules_growth.json").read_text())
+    rows, machine = report["rows"], report["machine"]
+    processor = machine["processor"].replace("(R)", "")
+    drawing, panels = figure(2, width=9, height=4.2, sharey=True)
     for panel, moving, fixed, at in ((panels[0], "n", "D", 1000), (panels[1], "D", "n", 50)):
-        for name in RULES:
+        for number, name in enumerate(RULES):
             points = sorted((r[moving], min(map(min, r["samples_s"]["jaxbyz"])) * 1e3) for r in rows
                             if r["rule"] == name and r[fixed] == at)  # fmt: skip
             if points:
-                panel.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=name)
-        panel.set_xlabel({"n": "messages K (D = 1000, f = K/5)", "D": "parameters D (K = 50, f = 10)"}[moving])
-        panel.grid(True, which="major", alpha=0.3)
-    panels[0].set_ylabel("ms per call")
-    panels[1].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(RESULTS.parents[1] / "docs" / "images" / "rules_growth.png", dpi=90)
+                panel.loglog(*zip(*points, strict=True), marker="o", markersize=3, label=name, color=COLOURS[number])
+        panel.set_title({"n": "D = 1000 parameters, f = K/5", "D": "K = 50 messages, f = 10"}[moving], fontsize=10)
+        panel.set_xlabel({"n": "messages K", "D": "parameters D"}[moving])
+    panels[0].set_ylabel("milliseconds per call")
+    legend_below(drawing, len(RULES))
+    drawing.suptitle(
+        f"Time of one aggregation, the fastest call, {machine['cores']} cores of an {processor}", fontsize=10
+    )
+    save(drawing, RESULTS.parents[1] / "docs" / "images" / "rules_growth.png")
 
 
 if __name__ == "__main__":

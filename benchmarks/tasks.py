@@ -4,7 +4,7 @@
     python benchmarks/tasks.py pendulum acrobot --seeds 10 --out results
     python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
     python benchmarks/tasks.py --table --out results
-    python benchmarks/tasks.py --markdown --plot docs/images/tasks.png
+    python benchmarks/tasks.py cartpole acrobot --markdown --plot curves.png
     python benchmarks/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds and one JSON file with its command, options, versions, seeds
@@ -66,6 +66,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "honest": {"agents": 13},
     "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
 }
+TARGET = "target of the task"
 POINTS = 50  # of every curve
 COLUMNS = 4  # of the picture
 WITH_SPREAD = ("avg-zero", "alone")  # rows whose standard deviation is drawn; more would cover each other
@@ -176,19 +177,27 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
             curves = np.array(record["return"])
             shown_curves = curves if row in WITH_SPREAD else curves.mean(axis=0, keepdims=True)
             draw_curve(axes, np.array(record["trajectories"]), shown_curves, row, color=colour)
-        axes.axhline(TASKS[name].target, color="black", linewidth=0.8, linestyle=":")
+        axes.axhline(TASKS[name].target, color="black", linewidth=0.8, linestyle=":", label=TARGET)
         robust = np.array([value for row, record in shown.items() if row != "naive" for value in record["return"]])
         low, high = robust.min(), max(robust.max(), TASKS[name].target)  # the naive federation may leave the picture
         axes.set_ylim(low - 0.05 * (high - low), high + 0.08 * (high - low))
         axes.set_title(name, fontsize=9)
         axes.tick_params(labelsize=7)
-    drawing.supxlabel("trajectories per agent", fontsize=9)
+    for axes in grid.flat[len(names) - columns : len(names)]:  # the lowest panel of every column
+        axes.set_xlabel("trajectories per agent", fontsize=9)
     drawing.supylabel("honest return", fontsize=9)
     found = {
         label: line for axes in drawing.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    labels = [row for row in ROWS if row in found]
-    drawing.legend([found[row] for row in labels], labels, loc="outside upper center", ncols=len(labels), fontsize=8)
+    labels = [row for row in (*ROWS, TARGET) if row in found]
+    drawing.legend([found[row] for row in labels], labels, loc="outside lower center", ncols=len(labels), fontsize=8,
+                   frameon=False)  # fmt: skip
+    seeds = {len(record["seeds"]) for record in records.values()}
+    counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    drawing.suptitle(
+        f"13 agents, 3 of them Byzantine; mean over {counted} seeds, standard deviation of {' and '.join(WITH_SPREAD)}",
+        fontsize=10,
+    )
     save(drawing, path)
 
 

@@ -164,23 +164,27 @@ def test_figures_show_our_curves_and_those_of_the_paper():
     returns = np.stack([np.full(80, 190.0), np.full(80, 210.0)])
     results = {name: TrainingResult(x, returns, [0, 1], True) for name in needed_trainings(["cartpole"])}
     del results["cartpole-page-pg"]
-    drawing = draw_figure("cartpole", results)
-    assert [axes.get_title() for axes in drawing.axes] == ["RandomAction", "LargeNoise", "AvgZero"]
-    assert drawing.get_suptitle() == "DecByzPG under attack, CartPole: jaxbyz (solid), the paper (dashed)"
-    assert drawing.axes[0].get_ylabel() == "honest return"
-    for axes, panel in zip(drawing.axes, FIGURES["cartpole"].panels, strict=True):
-        assert axes.get_xlabel() == "trajectories per agent"
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-            "PAGE-PG (K=1), only in the paper", "Dec-PAGE-PG (α=0)", "Dec-PAGE-PG (α=3/13)", "DecByzPG (α=3/13)",
-        ]  # fmt: skip
-        dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-        solid = [line for line in axes.lines if line.get_linestyle() == "-"]
-        for line, curve in zip(dashed, panel.curves, strict=True):
+    drawing = draw_figure("cartpole", results, setting="steady")
+    unattacked, *panels = drawing.axes
+    assert [axes.get_title() for axes in drawing.axes] == ["no attack", "RandomAction", "LargeNoise", "AvgZero"]
+    title = "DecByzPG under attack, CartPole, setting steady\nmean ± standard deviation over 2 seeds; dashed: the paper"
+    assert drawing.get_suptitle() == title and unattacked.get_ylabel() == "honest return"
+    assert [axes.get_xlabel() for axes in drawing.axes] == ["", "", *["trajectories per agent"] * 2]
+    assert [text.get_text() for text in drawing.legends[0].get_texts()] == [
+        "PAGE-PG (K=1), only in the paper", "Dec-PAGE-PG (α=0)", "Dec-PAGE-PG (α=3/13)", "DecByzPG (α=3/13)",
+        "the paper",
+    ]  # fmt: skip
+    for axes, panel in zip(panels, FIGURES["cartpole"].panels, strict=True):
+        dashed = [line for line in axes.lines if line.get_linestyle() == "--" and len(line.get_xdata())]
+        thin, *solid = [line for line in axes.lines if line.get_linestyle() == "-"]
+        for line, curve in zip(dashed, panel.curves[2:], strict=True):
             np.testing.assert_array_equal(line.get_ydata(), curve_in_paper("cartpole", panel.title, curve)[1])
-        assert [line.get_color() for line in solid] == [line.get_color() for line in dashed[1:]]
+        assert [line.get_color() for line in solid] == [line.get_color() for line in dashed]
+        assert thin.get_linewidth() < 1 and thin.get_color() not in {line.get_color() for line in solid}
         for line, band in zip(solid, axes.collections, strict=True):
             np.testing.assert_array_equal(line.get_xydata(), np.stack([x, np.full(80, 200.0)], axis=1))
             assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(200 - 10 * 2**0.5)  # n − 1
+    assert len(unattacked.collections) == 1, "the band of the naive federation, which is not repeated elsewhere"
     assert not draw_figure("cartpole", results, spread=False).axes[0].collections
     assert draw_figure("lunar", results) is None
 

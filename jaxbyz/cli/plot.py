@@ -89,7 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
     if kind == "agreement":
         from jaxbyz.report.agreement_rounds import trace_run
 
-        trace = trace_run(runs[0].config, arguments.run_seed, arguments.iterations)
+        config = runs[0].config
+        title = title or f"{config.agreement}, K = {config.agents}, f = {config.byzantine}"
+        trace = trace_run(config, arguments.run_seed, arguments.iterations)
         with saying_what_is_replaced(out):
             print(plots.agreement_animation(trace, out, title=title))
         return 0

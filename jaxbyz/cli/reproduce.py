@@ -144,7 +144,7 @@ def _draw_figures(arguments: argparse.Namespace, results: dict[str, TrainingResu
     from jaxbyz.reproduction.figures import select_figures
 
     figures, out, setting = select_figures(arguments.figure), Path(arguments.out), _setting(arguments)
-    drawings = {name: draw_figure(name, results, not arguments.no_spread) for name in figures}
+    drawings = {name: draw_figure(name, results, not arguments.no_spread, setting) for name in figures}
     written = [
         save(drawing, out / f"{name}-{setting}.png") for name, drawing in drawings.items() if drawing is not None
     ]

@@ -40,7 +40,8 @@ DASH_PATTERNS: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 
 BAND_OPACITY = 0.18
 
 __all__ = [
-    "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "learning_curves", "save", "trust",
+    "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "learning_curves",
+    "legend_below", "save", "trust",
 ]  # fmt: skip
 
 
@@ -176,13 +177,30 @@ def _line(style: Style) -> dict[str, Any]:
     return {"color": COLOURS[style.colour], "linestyle": DASH_PATTERNS[style.dash]}
 
 
-def _legend_beside(axes: Any, panels: Sequence[Any]) -> None:
-    """Place one legend of the lines of all panels to the right of a panel, so that it hides no curve."""
+def _legend_entries(panels: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Return the lines of all panels and their names, each name once."""
     lines: dict[str, Any] = {}
     for panel in panels:
         for line, name in zip(*panel.get_legend_handles_labels(), strict=True):
             lines.setdefault(name, line)
-    handles, names = list(lines.values()), list(lines)
+    return list(lines.values()), list(lines)
+
+
+def legend_below(drawing: Any, columns: int, panels: Sequence[Any] | None = None) -> None:
+    """Place one legend of all lines below the panels, so that it hides no curve.
+
+    Args:
+        drawing: the figure.
+        columns: the number of names side by side.
+        panels: those whose lines are named, by default all.
+    """
+    handles, names = _legend_entries(drawing.axes if panels is None else panels)
+    drawing.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=3)
+
+
+def _legend_beside(axes: Any, panels: Sequence[Any]) -> None:
+    """Place one legend of the lines of all panels to the right of a panel, so that it hides no curve."""
+    handles, names = _legend_entries(panels)
     axes.legend(handles, names, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3)
 
 

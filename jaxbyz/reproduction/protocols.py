@@ -18,18 +18,20 @@ from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.protocol_presets import NOISE, PROTOCOL_TASKS, method_options
 from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import write_output_text
-from jaxbyz.report.plots import COLOURS, DASH_PATTERNS, draw_curve, figure
+from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below
 from jaxbyz.report.tables import mean_and_deviation
 from jaxbyz.reproduction.result_files import TrainingResult
 
+UNATTACKED = "no attack"
 # panel -> attack. The published code multiplies the flipped gradient by 2.5.
 ATTACKS = {
-    "no attack": "none",
+    UNATTACKED: "none",
     "random noise": NOISE,
     "random action": "random-action",
     "sign flip": "sign-flip:scale=2.5",
 }
 ALONE = ".alone"  # ends the name of a training of one agent, which nobody attacks
+COLUMNS = 4  # of the picture
 GPOMDP = "gpomdp"  # what both papers call the mean of plain policy gradients
 
 
@@ -79,7 +81,7 @@ def protocol_configs(protocol: str, seeds: int, seed: int, trajectories: int | N
 
 
 def draw_protocol(protocol: str, results: dict[str, TrainingResult], spread: bool = True) -> Any:
-    """Draw one panel per attack under which a federation has been trained, and one curve per algorithm.
+    """Draw one panel per algorithm that has been trained, and in it one curve per attack.
 
     Args:
         protocol: a key of `PROTOCOL_TASKS`.
@@ -89,27 +91,36 @@ def draw_protocol(protocol: str, results: dict[str, TrainingResult], spread: boo
     Returns:
         A matplotlib figure.
     """
-    curves = protocol_curves()
-    trained = [curve.panel for curve in curves if curve.training in results and not curve.training.endswith(ALONE)]
-    panels = [panel for panel in ATTACKS if panel in trained] or list(ATTACKS)
-    drawing, all_axes = figure(len(panels), width=max(3.4 * len(panels), 7.0), height=4.2, sharey=True, squeeze=False)
-    all_axes = all_axes[0]
-    labels = list(dict.fromkeys(curve.label for curve in curves))
-    for curve in curves:
-        result = results.get(curve.training)
-        if result is None or curve.panel not in panels:
+    trained = [curve for curve in protocol_curves() if curve.training in results]
+    panels = list(dict.fromkeys(curve.label for curve in trained))
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+    drawing, grid = figure(
+        columns, rows, width=max(2.4 * columns, 6.4), height=1.1 + 2.0 * rows, sharex=True, squeeze=False
+    )
+    for curve in trained:
+        alone = curve.training.endswith(ALONE)
+        if alone and curve.panel != UNATTACKED:
             continue
-        number = labels.index(curve.label)
-        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": DASH_PATTERNS[number // len(COLOURS)]}
+        result, colour = results[curve.training], COLOURS[list(ATTACKS).index(curve.panel)]
         returns = result.returns if spread else result.returns.mean(axis=0, keepdims=True)
-        draw_curve(all_axes[panels.index(curve.panel)], result.trajectories, returns, curve.label, **style)
-    for axes, panel in zip(all_axes, panels, strict=True):
-        axes.set_title(panel)
-        axes.set_xlabel("trajectories per agent")
-    all_axes[0].set_ylabel("honest return")
-    handles, texts = all_axes[0].get_legend_handles_labels()
-    drawing.legend(handles, texts, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
-    drawing.suptitle(f"{protocol}: {PROTOCOL_TASKS[protocol].title}, 3 Byzantine agents of 10", fontsize=10)
+        draw_curve(grid.flat[panels.index(curve.label)], result.trajectories, returns, curve.panel, color=colour)
+    for axes, name in zip(grid.flat, panels, strict=False):
+        axes.set_title(name, fontsize=9)
+        axes.tick_params(labelsize=8)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes in grid.flat[len(panels) - columns : len(panels)]:  # the lowest panel of every column
+        axes.set_xlabel("trajectories per agent", fontsize=9)
+        axes.tick_params(labelbottom=True)
+    drawing.supylabel("honest return (axes differ)", fontsize=9)
+    legend_below(drawing, len(ATTACKS))
+    seeds = {len(results[curve.training].seeds) for curve in trained}
+    counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    shown = "mean ± standard deviation" if spread else "mean"
+    task = PROTOCOL_TASKS[protocol].title
+    heading = f"{protocol}: {task}, 10 agents, 3 of them Byzantine\n{shown} over {counted} seeds"
+    drawing.suptitle(heading, fontsize=10)
     return drawing
 
 
