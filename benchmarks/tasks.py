@@ -165,7 +165,7 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     from jaxbyz.report.plots import COLOURS, draw_curve, figure, save
 
     names = [name for name in TASKS if any(key[0] == name for key in records)]
-    columns = min(COLUMNS, len(names))
+    columns = 3 if len(names) in (5, 6, 9) else min(COLUMNS, len(names))  # no row is nearly empty
     rows = -(-len(names) // columns)
     drawing, grid = figure(columns, rows, width=2.9 * columns, height=2.6 * rows + 0.5, squeeze=False)
     for axes in grid.flat[len(names) :]:
