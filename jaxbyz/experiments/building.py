@@ -13,10 +13,11 @@ import optax
 from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
-from jaxbyz.environments import Environment, heterogeneous, make_environment
+from jaxbyz.environments import Environment, heterogeneous
 from jaxbyz.experiments.agent_values import values_per_agent
 from jaxbyz.experiments.allowed_values import START_FROM
 from jaxbyz.experiments.config import POLICY_OPTIONS, Config, delivery_of, in_groups, page_of, rule_spec
+from jaxbyz.experiments.resolving import environment_once
 from jaxbyz.experiments.start_policy import start_parameters
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreement
@@ -34,7 +35,7 @@ def agreement_of(config: Config) -> Agreement | None:
 
 def environment_of(config: Config) -> Environment:
     """Return the environment that the options describe, with the parameters in which agents differ."""
-    nominal = make_environment(config.env, **parse_assignments(config.env_param))
+    nominal = environment_once(config.env, config.env_param)
     spread, values = parse_assignments(config.env_spread), values_per_agent(config.env_agents)
     return heterogeneous(nominal, config.agents, spread=spread, values=values)
 

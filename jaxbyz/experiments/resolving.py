@@ -91,11 +91,14 @@ def default_preset(options: dict[str, Any]) -> str:
 def _environment(options: dict[str, Any]) -> Environment | None:
     """Return the environment of some options; None if it cannot be made, which `check` and `build` explain."""
     try:
-        return _environment_once(
-            options.get("env", Config.env), options.get("env_param", Config.env_param), Registry.revision
-        )
+        return environment_once(options.get("env", Config.env), options.get("env_param", Config.env_param))
     except UsageError:
         return None
+
+
+def environment_once(name: str, params: str) -> Environment:
+    """Return the environment with these parameters, `"name=value,…"`, made once because that traces its reset."""
+    return _environment_once(name, params, Registry.revision)
 
 
 @lru_cache(maxsize=16)

@@ -247,8 +247,9 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
         return spaces.Discrete(4)
 
     def observation_space(self, params: EnvParams | None = None) -> spaces.Box:
-        high = jnp.array([2.5, 2.5, 10, 10, 2 * np.pi, 10, 1, 1], jnp.float32)
-        low = -high.at[6:].set(0.0)
+        # In NumPy, because JAX would compile a program for each of these operations.
+        high = np.array([2.5, 2.5, 10, 10, 2 * np.pi, 10, 1, 1], np.float32)
+        low = np.array([*-high[:6], 0, 0], np.float32)
         return spaces.Box(low, high, (8,), dtype=jnp.float32)
 
     def reset_env(self, key: jax.Array, params: EnvParams) -> tuple[jax.Array, EnvState]:
