@@ -1,8 +1,10 @@
 """Compiled programs on disk: found again, not confused with others, and compiled anew if a file is damaged."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -12,6 +14,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxbyz.accelerate import stored_programs
+from jaxbyz.accelerate.memory import return_free_memory
 from jaxbyz.accelerate.stored_programs import stored_jit
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.resolving import resolve
@@ -49,6 +52,10 @@ def counted(description="step", function=step, **options):
         return jax.jit(function, **options)
 
     return stored_jit(make, "step", description), compiled
+
+
+def resident_bytes():
+    return os.sysconf("SC_PAGE_SIZE") * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def pair(size=3):
@@ -135,6 +142,22 @@ def test_nothing_is_stored_unless_asked(store, monkeypatch):
     assert not program.prepare(pair())
     program(pair())
     assert not store.exists()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_gaps_that_a_compiler_leaves_are_given_back():
+    """Of many small blocks, the last one stays in use, so that the C library keeps all of them until it is asked."""
+    c = ctypes.CDLL(None)
+    c.malloc.restype, c.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [c.malloc(ctypes.c_size_t(50_000)) for _ in range(2000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 50_000)
+    for block in blocks[:-1]:
+        c.free(block)
+    before = resident_bytes()
+    return_free_memory()
+    assert before - resident_bytes() > 50e6
+    c.free(blocks[-1])
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
-"""How much memory the device that computes has left."""
+"""How much memory the device that computes has left, and memory that a compiler leaves behind."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 
 import jax
@@ -18,6 +20,16 @@ def available_memory() -> int | None:
         return stats["bytes_limit"] - stats.get("bytes_in_use", 0) if "bytes_limit" in stats else None
     known = [size for size in (_free_memory(), _left_in_container()) if size is not None]
     return min(known, default=None)
+
+
+def return_free_memory() -> None:
+    """Give memory that is no longer used back to the system, where the C library is able to (glibc).
+
+    A compiler leaves many small gaps behind, which the C library would keep for the whole training.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _free_memory() -> int | None:

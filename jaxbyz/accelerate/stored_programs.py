@@ -27,6 +27,8 @@ import jax
 import jax.monitoring
 from jax.experimental import serialize_executable
 
+from jaxbyz.accelerate.memory import return_free_memory
+
 PACKAGES = ("jax", "jaxlib", "numpy", "flax", "optax", "gymnax")
 MOST_PROGRAMS = 200  # older ones are deleted
 # Options of JAX that say where and when programs are cached, and not what is computed.
@@ -127,6 +129,7 @@ def _compile(lowered: Any, path: Path) -> Callable[..., Any]:
     _count_cache_hits()
     _cache_hits.count = 0
     compiled = lowered.compile()
+    return_free_memory()
     if _cache_hits.count:
         return compiled
     try:
