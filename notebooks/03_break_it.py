@@ -85,7 +85,7 @@ for panel, name in zip(axes, names, strict=True):
         panel.scatter(*result, color=colour, marker="D", label=rule)
     panel.plot(*np.asarray(honest_mean(messages, mask)), "k+", markersize=12, label="honest mean")
     panel.set_title(name)
-axes[0].legend(fontsize=7)
+plots.legend_below(drawing, 4)
 drawing
 
 # %% [markdown]
