@@ -6,7 +6,7 @@ import inspect
 import numbers
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -154,6 +154,11 @@ class Registry:
     def names(self) -> list[str]:
         """Return all names in the order in which they were added."""
         return list(self._entries)
+
+
+def import_options(sources: Iterable[str]) -> list[str]:
+    """Return the options of the command line that import these files and modules."""
+    return [word for source in sources for word in ("--import", source)]
 
 
 def option_types(factory: Callable[..., Any]) -> dict[str, Any]:

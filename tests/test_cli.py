@@ -21,6 +21,7 @@ from jaxbyz.experiments.evaluation import _player, evaluate
 from jaxbyz.experiments.plan import cached_algorithm, make_plan
 from jaxbyz.experiments.resolving import OTHER_NAMES, resolve
 from jaxbyz.experiments.run import run as run_config
+from jaxbyz.federation.launcher import node_command
 from jaxbyz.files import json_text
 from jaxbyz.registry import Registry
 from jaxbyz.rules import aggregators
@@ -330,6 +331,7 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     options = [*TINY, "--p", "1", "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
     assert "'own-attack' is unknown" in refused(capsys, "train", *options)
     assert main([*imported, "train", *options]) == 0
+    assert node_command(tmp_path, 0)[3:6] == [*imported, "node"], "the processes of a federation import it too"
     assert "own.py" in refused(capsys, "--import", str(tmp_path / "nowhere" / "own.py"), "list")
     assert "no_such_module" in refused(capsys, "--import", "no_such_module", "list")
     (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
@@ -342,6 +344,7 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     page = (tmp_path / "report.html").read_text()
     assert "own-attack" in page and "jaxbyz --import own.py train --preset default" in page
     assert "own-" in refused(capsys, "evaluate", out)
+    assert "the run was started with --import own.py" in refused(capsys, "resume", out)
     assert main(["evaluate", out, "--episodes", "2", *imported]) == 0
 
 

@@ -16,6 +16,7 @@ from jaxbyz.cli.common import (
     saying_what_is_replaced,
     seed_number,
 )
+from jaxbyz.registry import import_options
 
 if TYPE_CHECKING:
     from jaxbyz.benchmark.entries import Cell, Entry
@@ -220,18 +221,13 @@ def _part(text: str | None, cells: list[Cell]) -> list[Cell]:
 
 def _worker_arguments(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of one of several processes."""
-    words = [*_imports(arguments), "benchmark", "run", arguments.suite, "--out", arguments.out]
+    words = [*import_options(arguments.sources), "benchmark", "run", arguments.suite, "--out", arguments.out]
     words += _given(arguments, "entries", "tuned", "part", "checkpoint_every")
     for name in FILTERS:
         if getattr(arguments, name):
             words += [f"--{name}", *getattr(arguments, name)]
     flags = {"--no-certify": arguments.no_certify, "--together": arguments.together}
     return [*words, *(flag for flag, given in flags.items() if given)]
-
-
-def _imports(arguments: argparse.Namespace) -> list[str]:
-    """Return the options `--import` of this process, for another one."""
-    return [word for source in arguments.sources for word in ("--import", source)]
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> list[str]:
@@ -324,8 +320,8 @@ def _tune(arguments: argparse.Namespace) -> int:
     failed = {}
     if arguments.jobs > 1:
         commands: dict[str, Sequence[str]] = {
-            f"{task}.{name}": [*_imports(arguments), "benchmark", "tune", arguments.suite, "--out", arguments.out,
-                               "--task", task, "--entry", name, *_given(arguments, "entries")]
+            f"{task}.{name}": [*import_options(arguments.sources), "benchmark", "tune", arguments.suite,
+                               "--out", arguments.out, "--task", task, "--entry", name, *_given(arguments, "entries")]
             for task, name in pairs
         }  # fmt: skip
         failed = run_in_processes(commands, arguments.jobs, print_message)

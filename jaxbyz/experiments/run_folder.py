@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,7 @@ from jaxbyz.experiments.partial_results import PROGRESS, read_partial
 from jaxbyz.experiments.policy_methods import PolicyMethods
 from jaxbyz.experiments.resolving import from_dict, to_dict
 from jaxbyz.files import read_arrays, read_json, reason, write_arrays, write_json
+from jaxbyz.registry import import_options
 
 RUN_FORMAT = 1
 EVALUATIONS = "evaluations.npz"
@@ -182,7 +184,9 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
     try:
         return from_dict(values, names=names)
     except UsageError as error:
-        raise UsageError(f"{folder / 'config.json'}: {error}") from error
+        imported = shlex.join(import_options(run_record.read(folder).get("imported", ())))
+        hint = f"; the run was started with {imported}" if imported else ""
+        raise UsageError(f"{folder / 'config.json'}: {error}{hint}") from error
 
 
 def _missing_run(folder: Path) -> str:

@@ -19,6 +19,7 @@ from jaxbyz.federation.keys import Federation, node_name, read_federation, refus
 from jaxbyz.federation.options import check_supported
 from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.files import read_json
+from jaxbyz.registry import Registry, import_options
 
 CHAOS = "chaos"  # beside the registered attacks
 FIRST_NODE_SECONDS = 300.0  # how long the first node may take to compile the programs for all
@@ -83,8 +84,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 def node_command(folder: Path, index: int, options: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs a node."""
-    return [sys.executable, "-m", "jaxbyz", "node", str(folder / node_name(index)), *options]
+    """Return the command that runs a node, which imports what this process imported."""
+    program = [sys.executable, "-m", "jaxbyz", *import_options(Registry.imported)]
+    return [*program, "node", str(folder / node_name(index)), *options]
 
 
 def start_node(folder: Path, index: int, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ from jaxbyz.experiments.config import FIELDS, Config, rule_spec, traits_of
 from jaxbyz.experiments.run_folder import RunData, load_run
 from jaxbyz.federation.keys import FEDERATION_FILE
 from jaxbyz.federation.results import is_federation, load_federation
+from jaxbyz.registry import import_options
 from jaxbyz.report.statistics import final_values
 
 # metric with one value per iteration -> axis label; the order is that of menus
@@ -193,8 +194,7 @@ def training_command(config: Config, imported: Sequence[str] = ()) -> str:
         config: the configuration of the run.
         imported: the files and modules that it needs, for `--import`.
     """
-    imports = [word for source in imported for word in ("--import", source)]
-    words = ["jaxbyz", *imports, "train", "--preset", "default"]
+    words = ["jaxbyz", *import_options(imported), "train", "--preset", "default"]
     # By default the horizon is the environment's, and the aggregator the mean if nobody is Byzantine.
     derived = ("horizon", "aggregator") if config.byzantine == 0 else ("horizon",)
     for name, field in FIELDS.items():
