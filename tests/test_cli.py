@@ -210,6 +210,14 @@ def test_a_step_size_that_would_grow_is_refused():
     assert resolve(eta=1e-4, eta_end=None).eta_end is None
 
 
+def test_a_smaller_large_batch_takes_the_small_one_along():
+    assert (resolve().N, resolve().B) == (8, 8) and resolve(N=4).B == 4 and resolve(N=16).B == 8
+    with pytest.raises(UsageError, match="B=5 exceeds N=4"):
+        resolve(N=4, B=5)
+    with pytest.raises(UsageError, match="N=0: must be"):
+        resolve(N=0)
+
+
 def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
     def text(*words):
         monkeypatch.setattr("sys.argv", ["jaxbyz", "train", *words])

@@ -43,7 +43,8 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
             general one for its kind of actions and observations.
         **options: fields of `Config`. The aggregator `"bucketing+rfa"` is short for the aggregator `"rfa"` with the
             pre-aggregator `"bucketing"`. If neither the options nor the preset name an aggregator, it is the mean if
-            nobody is Byzantine. If they name no horizon, it is the environment's own time limit.
+            nobody is Byzantine. If they name no horizon, it is the environment's own time limit. A
+            smaller N than the preset's B reduces B to N, unless B is given too.
 
     Raises:
         UsageError: if an option is unknown or a value is not allowed.
@@ -67,6 +68,8 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
     if "aggregator" not in values:
         robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
         values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
+    if "N" in options and "B" not in options:
+        values["B"] = min(values.get("B", Config.B), max(1, options["N"]))
     if "horizon" not in values and (environment := _environment(values)) is not None:
         values["horizon"] = int(environment.limit or Config.horizon)
     config = check(Config(**values))
