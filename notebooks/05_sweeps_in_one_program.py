@@ -72,7 +72,7 @@ for panel, scale, rows in zip(axes[0], scales, curves, strict=True):
     panel.set_title(f"noise of scale {scale:g}", fontsize=10)
     panel.set_xlabel("trajectories per agent")
 axes[0, 0].set_ylabel("return of honest agents")
-axes[0, 0].legend(fontsize=8)
+plots.legend_below(drawing, len(etas))
 drawing
 
 # %% [markdown]

@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.errors import UsageError
     from jaxbyz.experiments.adversary import Search, compare, train_adversary
     from jaxbyz.registry import FILE_ENDING
+    from jaxbyz.report.tables import mean_and_deviation
 
     if not arguments.out.endswith(FILE_ENDING):
         raise UsageError(f"--out {arguments.out}: the name of the file must end in {FILE_ENDING}")
@@ -71,7 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
     results = compare(config, last.parameters, search, arguments.iterations, COMPARED, arguments.fresh_seeds)
     print(f"{'attack':<12} final return (mean ± standard deviation over {arguments.fresh_seeds} fresh seeds)")
     for name, values in results.items():
-        deviation = np.std(np.asarray(values), ddof=1) if len(values) > 1 else 0.0
-        print(f"{name:<12} {np.mean(values):9.3f} ± {deviation:.3f}")
+        print(f"{name:<12} {mean_and_deviation(np.asarray(values))}")
     print(f"use it with --attack learned:{arguments.out}")
     return 0
