@@ -27,7 +27,8 @@ from jaxtyping import Array
 import jaxbyz as jb
 from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.attacks import Attack, View, attacks
+from jaxbyz.attacks import attacks
+from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.sampling import tabular_mdp
@@ -43,48 +44,25 @@ UNATTACKED = "none"
 TARGET = Path(__file__).parent / "results" / "attack_returns.json"
 
 
-def any_of(built: list[Attack]) -> Attack:
-    """Return an attack that acts as one of several.
-
-    Its memory is the index of that one, −1 for no attack, and the memories of all.
-    """
-
-    def forge(key: Array, view: View, receiver: Array) -> Array:
-        index, memories = view.memory
-        branches = [lambda: view.messages]
-        for attack, memory in zip(built, memories, strict=True):
-            branches.append(lambda a=attack, m=memory: a.gradients(key, view._replace(memory=m), receiver))
-        return jax.lax.switch(index + 1, branches)
-
-    def remember(view: View) -> tuple[Array, tuple]:
-        index, memories = view.memory
-        after = (a.remember(view._replace(memory=m)) for a, m in zip(built, memories, strict=True))
-        return index, tuple(after)
-
-    return Attack(forge, init=lambda K, D: (jnp.int32(-1), tuple(a.init(K, D) for a in built)), remember=remember)
-
-
 def returns(rule: str) -> dict[str, list[float]]:
     """Return J of the last parameters for every attack and seed, without attack first."""
     page = jb.Page(N=BATCH, B=2, estimator=jb.Estimator(gamma=tabular_mdp.GAMMA, horizon=tabular_mdp.HORIZON))
-    built = [attacks[name].build(K, F) for name in ATTACKS]
+    built = [attacks[name].build(K, F) for name in (UNATTACKED, *ATTACKS)]
 
     algorithm = jb.byzpg(
         tabular_mdp.environment(), tabular_mdp.policy(), agents=K, byzantine=F, aggregator=rule,
-        attack=any_of(built), optimizer=optax.sgd(STEP_SIZE), page=page, p=1.0,
+        attack=one_of(built), optimizer=optax.sgd(STEP_SIZE), page=page, p=1.0,
     )  # fmt: skip
 
     def one(index: Array, key: Array) -> Array:
         start = algorithm.init(key)
-        start = start._replace(attack_memory=(index, start.attack_memory[1]))
+        start = start._replace(attack_memory=choose_attack(start.attack_memory, index))
         last, _ = jax.lax.scan(algorithm.step, start, jnp.ones(ITERATIONS, bool))
         return tabular_mdp.value(last.parameters[0])
 
     keys = jax.random.split(jax.random.key(0), SEEDS)
     under = jax.vmap(one, in_axes=(None, 0))
-    found = fast_compiling_jit(lambda indices: jax.lax.map(lambda i: under(i, keys), indices))(
-        jnp.arange(-1, len(built))
-    )
+    found = fast_compiling_jit(lambda indices: jax.lax.map(lambda i: under(i, keys), indices))(jnp.arange(len(built)))
     values = np.nan_to_num(np.asarray(found, np.float64), nan=0.0)
     return {name: row.tolist() for name, row in zip((UNATTACKED, *ATTACKS), values, strict=True)}
 

@@ -190,8 +190,8 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
         label: line for axes in drawing.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     labels = [row for row in (*ROWS, TARGET) if row in found]
-    drawing.legend([found[row] for row in labels], labels, loc="outside lower center", ncols=len(labels), fontsize=8,
-                   frameon=False)  # fmt: skip
+    lines = [found[row] for row in labels]
+    drawing.legend(lines, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8, frameon=False)
     seeds = {len(record["seeds"]) for record in records.values()}
     counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
     drawing.suptitle(

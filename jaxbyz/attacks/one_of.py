@@ -25,22 +25,18 @@ class ChosenMemory(NamedTuple):
     memories: tuple[Memory, ...]
 
 
-def can_be_one_of(attack: Attack) -> bool:
-    """Return whether an attack only forges messages, and sends every receiver the same."""
-    return attack.interfere is None and not attack.equivocates
-
-
 def one_of(attacks: Sequence[Attack]) -> Attack:
     """Use one of these attacks, the first one unless `choose_attack` chooses another.
 
     The messages are those of the chosen attack alone. Under `vmap` over the choice all attacks are computed, which is
-    cheap beside the episodes, and one compilation serves all of them.
+    cheap beside the episodes, and one compilation serves all of them. If one of them equivocates, every receiver
+    aggregates anew under all of them.
 
     Raises:
-        UsageError: if an attack interferes in the environment or equivocates, which changes the compiled program.
+        UsageError: if an attack interferes in the environment, where the choice is not known.
     """
-    if not all(map(can_be_one_of, attacks)):
-        raise UsageError("one_of: attacks must not interfere in the environment and must send every receiver the same")
+    if any(attack.interfere is not None for attack in attacks):
+        raise UsageError("one_of: attacks in the environment cannot be chosen among others")
 
     def chosen(forges: list[Forge | None]) -> Forge | None:
         if not any(forges):
@@ -63,6 +59,7 @@ def one_of(attacks: Sequence[Attack]) -> Attack:
     return Attack(
         gradients=chosen([attack.gradients for attack in attacks]),
         parameters=chosen([attack.parameters for attack in attacks]),
+        equivocates=any(attack.equivocates for attack in attacks),
         init=lambda K, D: ChosenMemory(jnp.int32(0), tuple(attack.init(K, D) for attack in attacks)),
         remember=remember,
     )

@@ -17,7 +17,8 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, Metrics, State
-from jaxbyz.attacks.one_of import can_be_one_of, choose_attack, one_of
+from jaxbyz.attacks import Attack
+from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.components import make_attack
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
@@ -29,9 +30,12 @@ Train = Callable[[np.ndarray, PRNGKeyArray, np.ndarray], Metrics]
 
 
 def groups_of_attacks(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Divide attacks into groups that can share a program: those that `one_of` accepts, and every other one alone."""
-    # Neither property depends on the number of agents.
-    shared = tuple(name for name in names if can_be_one_of(make_attack(name, 4, 1)))
+    """Divide attacks into those that can share a program at no cost, and every other one alone."""
+
+    def shares(attack: Attack) -> bool:
+        return attack.interfere is None and not attack.equivocates
+
+    shared = tuple(name for name in names if shares(make_attack(name, 4, 1)))  # the same for every number of agents
     others: list[tuple[str, ...]] = [(name,) for name in names if name not in shared]
     return [shared, *others] if shared else others
 
