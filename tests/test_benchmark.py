@@ -286,6 +286,9 @@ def test_table_and_page_show_the_numbers(results, tmp_path, capsys):
     assert rows[2][4:6] == ["0.50", "1.00"]  # worst seed, without attack
     assert rows[3][:6] == ["central", "−1.00 (−1.00 to −1.00)", "−1.00 (large-noise)", "–", "−1.00", "0.50"]
     assert rows[-2] == ["easy k5", "10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)"]  # the scale
+    assert main(["benchmark", "table", str(results[0]), str(results[1]), "--attacks"]) == 0
+    text = capsys.readouterr().out
+    assert "| easy k5 | none | avg-zero | large-noise |" in text and "| robust | 1.00 | 0.75 | **0.50** |" in text
     page = tmp_path / "board.html"
     assert main(["benchmark", "page", str(results[0]), str(results[1]), "--out", str(page)]) == 0
     text = page.read_text()

@@ -34,6 +34,21 @@ def markdown(board: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def attacks_table(board: dict[str, Any], task: str, federation: str) -> str:
+    """Return the scores of one setting: one row per entry and one column per attack, the worst in bold."""
+    attacks = ["none", *board["attacks"]]
+    lines = [f"| {task} {federation} | {' | '.join(attacks)} |", f"| --- |{' --: |' * len(attacks)}"]
+    for entry in board["entries"]:
+        for setting in entry["settings"]:
+            if (setting["task"], setting["federation"]) == (task, federation):
+                scores = {attack: cell["score"]["value"] for attack, cell in setting["cells"].items()}
+                texts = {attack: number(scores.get(attack)) for attack in attacks}
+                if (worst := setting["worst_attack"]) is not None:
+                    texts[worst] = f"**{texts[worst]}**"
+                lines.append(f"| {entry['name']} | {' | '.join(texts.values())} |")
+    return "\n".join(lines)
+
+
 def scale(board: dict[str, Any]) -> str:
     """Return the returns of every setting that have the scores 0 and 1, with the intervals of the references."""
     lines = ["| setting | score 0: one honest agent alone | score 1: the mean without attack |", "| --- | --: | --: |"]

@@ -89,6 +89,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_table(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
     parser.add_argument("--json", action="store_true", help="print the whole leaderboard as JSON")
+    parser.add_argument("--attacks", action="store_true", help="print one table per setting, with a column per attack")
 
 
 def _add_page(parser: argparse.ArgumentParser) -> None:
@@ -256,11 +257,15 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.leaderboard import load_leaderboard
-    from jaxbyz.benchmark.table import both_tables
+    from jaxbyz.benchmark.table import attacks_table, both_tables
     from jaxbyz.files import json_text
 
     board = load_leaderboard(arguments.suite, arguments.folder)
-    print(json_text(board) if arguments.json else both_tables(board))
+    if arguments.attacks:
+        found = [(s["task"], s["federation"]) for s in board["settings"] if s["references"] is not None]
+        print("\n\n".join(attacks_table(board, *setting) for setting in found))
+    else:
+        print(json_text(board) if arguments.json else both_tables(board))
     return 0
 
 
