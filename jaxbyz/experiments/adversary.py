@@ -11,13 +11,14 @@ import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz import training
-from jaxbyz.algorithms import Algorithm
-from jaxbyz.attacks import Attack
+from jaxbyz.algorithms import Algorithm, State
 from jaxbyz.attacks.learned import first_guess, learned_from
+from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import Config
+from jaxbyz.protocol.placement import Places
 
 
 class Search(NamedTuple):
@@ -146,10 +147,15 @@ def compare(
     keys = jax.random.split(jax.random.fold_in(jax.random.key(search.seed), search.generations + 1), seeds)
     attacks = {name: make_attack(name, config.agents, config.byzantine) for name in others}
     attacks["learned"] = learned_from(parameters, search.reach)
+    algorithm = build(config, iterations, attack=one_of(list(attacks.values())))
+    coins = coins_of(algorithm, config.seed, iterations)
 
-    def under(attack: Attack) -> Array:
-        algorithm = build(config, iterations, attack=attack)
-        coins = coins_of(algorithm, config.seed, iterations)
-        return jax.jit(lambda keys: final_returns(algorithm, keys, coins))(keys)
+    def under(index: Array) -> Array:
+        def init(key: PRNGKeyArray, *places: Places) -> State:
+            state = algorithm.init(key, *places)
+            return state._replace(attack_memory=choose_attack(state.attack_memory, index))
 
-    return {name: under(attack) for name, attack in attacks.items()}
+        return final_returns(algorithm._replace(init=init), keys, coins)
+
+    found = jax.jit(lambda indices: jax.lax.map(under, indices))(jnp.arange(len(attacks)))
+    return dict(zip(attacks, found, strict=True))
