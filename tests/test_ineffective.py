@@ -102,6 +102,7 @@ def test_options_without_effect_are_reported(given, option, why, _):
         {"algorithm": "fedpg-br", "B": 2, "coin": "own", "seeds": 2, "weights": "trajectory"},
         {"baseline": "constant", "baseline_value": 1.0, "estimator": "gpomdp"},
         {"agents": 5, "byzantine": 2, "unsafe": True},
+        {"algorithm": "byzpg", "aggregator": "fltrust", "p": 1, "B": 2},
         {**ATTACKED, "agreement": "clipped-gossip:graph=random-regular,degree=2,seed=3"},
     ],
 )

@@ -171,7 +171,7 @@ class Config:
     )  # fmt: skip
     trajectories: int = option(8000, "trajectories to sample per agent", allowed=COUNT)
     N: int = option(50, "large batch size", allowed=COUNT)
-    B: int = option(4, "small batch size", allowed=COUNT, needs=[need.SMALL_BATCHES])
+    B: int = option(4, "small batch size", allowed=COUNT, needs=[need.ANY_SMALL_BATCH])
     p: float = option(
         0.2, "probability of a large batch", allowed=UNIT_INTERVAL, needs=[need.algorithm_takes("p"), need.NO_PERIOD]
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxbyz.algorithms import algorithms, traits_of_algorithm
 from jaxbyz.algorithms.base import always_large
-from jaxbyz.components import make_attack
+from jaxbyz.components import make_attack, make_rule
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import policies
 from jaxbyz.registry import parse_spec
@@ -44,6 +44,14 @@ def policy_takes(part: str) -> Need:
 def _takes_small_batches(c: Any) -> bool:
     entry = algorithms[c.algorithm]
     return not always_large(c.p if entry.takes("p") else 0.5, c.period if entry.takes("period") else None)
+
+
+def _server_samples_small_batch(c: Any) -> bool:
+    """Whether the rule measures messages by a small batch of the server's own, as FLTrust does."""
+    try:
+        return make_rule(c.aggregator, c.agents, c.byzantine, unsafe=True).trusts_own
+    except UsageError:  # building the run refuses it and says why
+        return False
 
 
 def _has_one_batch(c: Any) -> bool:
@@ -85,6 +93,7 @@ NO_PERIOD = Need(
     lambda c: c.period is None or (c.kappa == "theorem" and c.agreement != "none"), "period={period} replaces the coin"
 )
 SMALL_BATCHES = Need(_takes_small_batches, "every batch is large")
+ANY_SMALL_BATCH = Need(lambda c: _takes_small_batches(c) or _server_samples_small_batch(c), "every batch is large")
 NO_SNAPSHOT = Need(
     lambda c: not traits_of_algorithm(c.algorithm).snapshot,
     "{algorithm} compares small batches with its last snapshot",
