@@ -100,17 +100,23 @@ def report():
     return json.loads((BENCHMARKS / "results" / "theory.json").read_text())
 
 
-def legend(axes):
-    return [text.get_text() for text in axes.get_legend().get_texts()]
+def legend(drawing) -> list[str]:
+    """The one legend below all panels."""
+    (shown,) = drawing.legends
+    return [text.get_text() for text in shown.get_texts()]
 
 
 def test_the_picture_of_convergence(report):
-    panels = pictures.draw_convergence(report).axes
+    drawing = pictures.draw_convergence(report)
+    panels = drawing.axes
     assert [axes.get_title().split(";")[0] for axes in panels] == [
         "DecByzPG, α = 0", "ByzPG, α = 0", "DecByzPG, α = 0.2", "ByzPG, α = 0.2",
     ]  # fmt: skip
-    assert legend(panels[0]) == [f"K = {K}" for K in (1, 2, 4, 8, 16, 32)] + ["ε²"]
-    assert legend(panels[2]) == ["K = 5", "K = 10", "K = 20", "ε²"]
+    assert legend(drawing) == [f"K = {K}" for K in (1, 2, 4, 5, 8, 10, 16, 20, 32, 40)] + ["ε²"]
+    for axes, agents in ((panels[0], (1, 2, 4, 8, 16, 32)), (panels[2], (5, 10, 20))):
+        assert axes.get_legend_handles_labels()[1] == [f"K = {K}" for K in agents] + ["ε²"]
+    styles = [(line.get_color(), line.get_linestyle()) for axes in panels for line in axes.lines[:-1]]
+    assert len(set(styles)) == 10  # a colour and a style belong to one K in all panels
     (row,) = (r for r in report["cells"] if (r["algorithm"], r["K"], r["f"], r["epsilon"]) == ("decbyzpg", 4, 0, 0.14))
     np.testing.assert_array_equal(panels[0].lines[2].get_xydata(), row["curve"])
     assert panels[0].lines[-1].get_ydata()[0] == pytest.approx(0.14**2)
@@ -118,23 +124,25 @@ def test_the_picture_of_convergence(report):
 
 
 def test_the_picture_of_trajectories(report):
-    against_K, against_epsilon = pictures.draw_trajectories(report).axes
+    drawing = pictures.draw_trajectories(report)
+    against_K, against_epsilon = drawing.axes
     assert (against_K.get_xlabel(), against_epsilon.get_xlabel()) == ("agents K", "target ε")
-    assert legend(against_K)[0] == "DecByzPG, α = 0, ε = 0.14"
-    assert legend(against_epsilon)[-1] == "ByzPG, α = 0.2, K = 10"
+    assert sorted(legend(drawing)) == sorted([*pictures.SERIES.values(), "those of one agent / K"])
+    assert "ε = 0.14 (α = 0)" in against_K.get_title() and "K = 10 (α = 0.2)" in against_epsilon.get_title()
     line = against_K.containers[0].lines[0]
     needed = {r["K"]: r["trajectories"] for r in pictures.select(report, ("decbyzpg", False), epsilon=0.14)}
     assert dict(line.get_xydata().astype(int).tolist()) == needed
 
 
 def test_the_picture_of_agreement_and_bias(report):
-    diameters, against_N, against_K = pictures.draw_agreement(report).axes
-    assert legend(diameters) == [
+    drawing = pictures.draw_agreement(report)
+    diameters, against_N, against_K = drawing.axes
+    assert diameters.get_legend_handles_labels()[1] == [
         "mda, 1 of 13 Byzantine", "mda, 3 of 13 Byzantine", "gda, 1 of 13 Byzantine", "gda, 2 of 13 Byzantine", "2^−κ",
     ]  # fmt: skip
     np.testing.assert_array_equal(diameters.lines[1].get_ydata(), report["diameter"][1]["ratio"])
     for axes, variable in ((against_N, "N"), (against_K, "K")):
-        assert legend(axes) == ["slope −1", "α = 0", "α = 0.2"]
+        assert sorted(axes.get_legend_handles_labels()[1]) == ["aggregate, α = 0", "aggregate, α = 0.2", "slope −1"]
         honest = [r for r in report["bias"]["rows"] if r["against"] == variable and r["byzantine"] == 0]
         shown = axes.containers[0].lines[0].get_xydata()
         np.testing.assert_allclose(shown, [[r[variable], r["error"]] for r in honest])
