@@ -135,9 +135,9 @@ def iteration(
     **options: Any,
 ) -> Callable[[], Any]:
     """Return a program for one iteration of an algorithm with several seeds."""
-    settings = jb.resolve(agents=agents, byzantine=byzantine, attack="avg-zero", **options)
+    settings = jb.resolve("default", agents=agents, byzantine=byzantine, attack="avg-zero", **options)
     params = ENDLESS if endless else {}
-    environment = mock.patch.object(building, "make_environment", lambda name: jb.make_environment(name, **params))
+    environment = mock.patch.object(building, "environment_once", lambda name, _: jb.make_environment(name, **params))
     with environment, plain.replaced_sampler(sampler):
         algorithm = jb.build(settings)
     states = jax.vmap(algorithm.init)(jax.random.split(jax.random.key(0), seeds))
@@ -149,11 +149,17 @@ def iteration(
 def random_estimates(_: Any, policy: jb.Policy, *__: Any, **___: Any) -> page.Sampler:
     """Return random estimates without sampling, so that the rest of an iteration can be timed."""
 
-    def large(parameters: jax.Array, keys: jax.Array, mask: jax.Array) -> page.Sampled:
+    def large(parameters: jax.Array, keys: jax.Array, *_: Any) -> page.Drawn:
         estimates = jax.vmap(lambda key: jax.random.normal(key, (policy.size,)))(keys)
-        return page.Sampled(estimates, *[jnp.ones(len(parameters))] * 4)
+        return page.Drawn(page.Sampled(estimates, *[jnp.ones(len(parameters))] * 4), critic=(), batch=())
 
-    return page.Sampler(large, lambda p, _, __, *rest: large(p, *rest), lambda _, p, __, ___, *rest: large(p, *rest))
+    return page.Sampler(
+        init=lambda key: (),
+        large=large,
+        small=lambda theta, previous, v_before, *rest: large(theta, *rest),
+        either=lambda coin, theta, previous, v_before, *rest: large(theta, *rest),
+        estimate=lambda drawn, theta, index: drawn.sampled,
+    )
 
 
 def many_agents(rounds: int, agents: list[int]) -> list[dict[str, Any]]:
