@@ -27,8 +27,9 @@ from jaxtyping import Array
 import jaxbyz as jb
 from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
 from jaxbyz.accelerate.setup import prepare
+from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks import attacks
-from jaxbyz.attacks.one_of import choose_attack, one_of
+from jaxbyz.attacks.one_of import one_of
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.sampling import tabular_mdp
@@ -55,8 +56,7 @@ def returns(rule: str) -> dict[str, list[float]]:
     )  # fmt: skip
 
     def one(index: Array, key: Array) -> Array:
-        start = algorithm.init(key)
-        start = start._replace(attack_memory=choose_attack(start.attack_memory, index))
+        start = starting_with_attack(algorithm, index).init(key)
         last, _ = jax.lax.scan(algorithm.step, start, jnp.ones(ITERATIONS, bool))
         return tabular_mdp.value(last.parameters[0])
 

@@ -162,7 +162,7 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
 
 def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     """Draw one panel per task with the mean of all rows, the spread of two, and the target as a dotted line."""
-    from jaxbyz.report.plots import COLOURS, draw_curve, figure, save
+    from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, save, seeds_text
 
     names = [name for name in TASKS if any(key[0] == name for key in records)]
     columns = 3 if len(names) in (5, 6, 9) else min(COLUMNS, len(names))  # no row is nearly empty
@@ -186,16 +186,10 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     for axes in grid.flat[len(names) - columns : len(names)]:  # the lowest panel of every column
         axes.set_xlabel("trajectories per agent", fontsize=9)
     drawing.supylabel("honest return", fontsize=9)
-    found = {
-        label: line for axes in drawing.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    labels = [row for row in (*ROWS, TARGET) if row in found]
-    lines = [found[row] for row in labels]
-    drawing.legend(lines, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=8, frameon=False)
-    seeds = {len(record["seeds"]) for record in records.values()}
-    counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    legend_below(drawing, COLUMNS, order=[*ROWS, TARGET])
+    counted = seeds_text([len(record["seeds"]) for record in records.values()])
     drawing.suptitle(
-        f"13 agents, 3 of them Byzantine; mean over {counted} seeds, standard deviation of {' and '.join(WITH_SPREAD)}",
+        f"13 agents, 3 of them Byzantine; mean over {counted}, standard deviation of {' and '.join(WITH_SPREAD)}",
         fontsize=10,
     )
     save(drawing, path)

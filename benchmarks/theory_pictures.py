@@ -61,18 +61,9 @@ def draw_convergence(report: dict[str, Any]) -> Any:
         axes.set_title(f"{SERIES[series]}; N, p, η for ε = {epsilon}", fontsize=10)
         axes.set_xlabel("trajectories per agent")
         axes.set_ylabel("E‖∇J(θ_T̂)‖²")
-    _legend_in_order(drawing, [f"K = {K}" for K in agents] + ["ε²"])
+    legend_below(drawing, 6, order=[*(f"K = {K}" for K in agents), "ε²"])
     drawing.suptitle(f"Stationarity on the tabular MDP, mean over {report['seeds']} seeds", fontsize=10)
     return drawing
-
-
-def _legend_in_order(drawing: Any, names: list[str]) -> None:
-    """Place one legend below all panels, with its names in this order."""
-    panels = drawing.axes
-    found = {name: line for panel in panels for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
-    shown = [name for name in names if name in found]
-    drawing.legend([found[name] for name in shown], shown, loc="outside lower center", ncols=6, fontsize=8,
-                   frameon=False, handlelength=3)  # fmt: skip
 
 
 def draw_trajectories(report: dict[str, Any]) -> Any:

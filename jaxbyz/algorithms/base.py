@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
+from jaxbyz.attacks.one_of import choose_attack
 from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
@@ -95,6 +96,16 @@ class Algorithm(NamedTuple):
 
     def __hash__(self) -> int:
         return hash((self.init, self.step))
+
+
+def starting_with_attack(algorithm: Algorithm, index: Int[Array, ""]) -> Algorithm:
+    """Return an algorithm under `one_of` several attacks that starts with the attack of this index."""
+
+    def init(key: PRNGKeyArray, *places: Places) -> State:
+        state = algorithm.init(key, *places)
+        return state._replace(attack_memory=choose_attack(state.attack_memory, index))
+
+    return algorithm._replace(init=init)
 
 
 class Traits(NamedTuple):

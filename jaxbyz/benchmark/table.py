@@ -14,7 +14,7 @@ def both_tables(board: dict[str, Any]) -> str:
 
 def markdown(board: dict[str, Any]) -> str:
     """Return the leaderboard: one row per entry, and one column per setting with its worst attack."""
-    settings = [(s["task"], s["federation"]) for s in board["settings"] if s["references"] is not None]
+    settings = _settings(board)
     head = [*COLUMNS[:2], *(f"{task} {federation}" for task, federation in settings), *COLUMNS[2:]]
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---', *['--:'] * (len(head) - 2), '---'])} |"]
     for entry in board["entries"]:
@@ -32,6 +32,16 @@ def markdown(board: dict[str, Any]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def attack_tables(board: dict[str, Any]) -> str:
+    """Return the scores of every attack, one table per setting."""
+    return "\n\n".join(attacks_table(board, *setting) for setting in _settings(board))
+
+
+def _settings(board: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the settings whose references have been run."""
+    return [(s["task"], s["federation"]) for s in board["settings"] if s["references"] is not None]
 
 
 def attacks_table(board: dict[str, Any], task: str, federation: str) -> str:

@@ -17,8 +17,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, Metrics, State
+from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks import Attack
-from jaxbyz.attacks.one_of import choose_attack, one_of
+from jaxbyz.attacks.one_of import one_of
 from jaxbyz.components import make_attack
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
@@ -67,7 +68,8 @@ def train_together(config: Config, iterations: int, attacks: Sequence[str] = ())
     A = max(1, len(built))
 
     def one(index: Array, factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
-        return training.train(start_with(algorithm, index, factor), key, iterations, coins).metrics
+        start = starting_with_factor(starting_with_attack(algorithm, index), factor)
+        return training.train(start, key, iterations, coins).metrics
 
     programs = {ndim: jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0 if ndim == 2 else None))) for ndim in (1, 2)}
 
@@ -105,23 +107,15 @@ def with_factor(optimizer: optax.GradientTransformation) -> optax.GradientTransf
     return optax.GradientTransformation(init, update)
 
 
-def start_with(algorithm: Algorithm, attack: Array, factor: Array) -> Algorithm:
-    """Return an algorithm built with `with_factor` that starts with this factor, and with this one of its attacks.
-
-    Args:
-        algorithm: what to train with.
-        attack: `[]`, the index of the attack; without effect unless the algorithm has `one_of` several.
-        factor: `[]`, on the step size.
-    """
+def starting_with_factor(algorithm: Algorithm, factor: Array) -> Algorithm:
+    """Return an algorithm built with `with_factor` that starts with this factor `[]`."""
 
     def scaled(state: Any) -> Any:
         return state._replace(factor=factor * state.factor) if isinstance(state, ScaledState) else state
 
     def init(key: PRNGKeyArray, *places: Places) -> State:
         state = algorithm.init(key, *places)
-        return state._replace(
-            optimizer=jax.tree.map(scaled, state.optimizer, is_leaf=lambda node: isinstance(node, ScaledState)),
-            attack_memory=choose_attack(state.attack_memory, attack),
-        )
+        optimizer = jax.tree.map(scaled, state.optimizer, is_leaf=lambda node: isinstance(node, ScaledState))
+        return state._replace(optimizer=optimizer)
 
     return algorithm._replace(init=init)

@@ -257,13 +257,12 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _table(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.leaderboard import load_leaderboard
-    from jaxbyz.benchmark.table import attacks_table, both_tables
+    from jaxbyz.benchmark.table import attack_tables, both_tables
     from jaxbyz.files import json_text
 
     board = load_leaderboard(arguments.suite, arguments.folder)
     if arguments.attacks:
-        found = [(s["task"], s["federation"]) for s in board["settings"] if s["references"] is not None]
-        print("\n\n".join(attacks_table(board, *setting) for setting in found))
+        print(attack_tables(board))
     else:
         print(json_text(board) if arguments.json else both_tables(board))
     return 0

@@ -11,14 +11,14 @@ import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz import training
-from jaxbyz.algorithms import Algorithm, State
+from jaxbyz.algorithms import Algorithm
+from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks.learned import first_guess, learned_from
-from jaxbyz.attacks.one_of import choose_attack, one_of
+from jaxbyz.attacks.one_of import one_of
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.config import Config
-from jaxbyz.protocol.placement import Places
 
 
 class Search(NamedTuple):
@@ -151,11 +151,7 @@ def compare(
     coins = coins_of(algorithm, config.seed, iterations)
 
     def under(index: Array) -> Array:
-        def init(key: PRNGKeyArray, *places: Places) -> State:
-            state = algorithm.init(key, *places)
-            return state._replace(attack_memory=choose_attack(state.attack_memory, index))
-
-        return final_returns(algorithm._replace(init=init), keys, coins)
+        return final_returns(starting_with_attack(algorithm, index), keys, coins)
 
     found = jax.jit(lambda indices: jax.lax.map(under, indices))(jnp.arange(len(attacks)))
     return dict(zip(attacks, found, strict=True))

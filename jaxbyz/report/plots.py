@@ -5,7 +5,7 @@ Drawing functions return matplotlib figures; `save` writes them as .png, .svg or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ BAND_OPACITY = 0.18
 
 __all__ = [
     "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "learning_curves",
-    "legend_below", "save", "trust",
+    "legend_below", "save", "seeds_text", "trust",
 ]  # fmt: skip
 
 
@@ -186,15 +186,27 @@ def _legend_entries(panels: Sequence[Any]) -> tuple[list[Any], list[str]]:
     return list(lines.values()), list(lines)
 
 
-def legend_below(drawing: Any, columns: int, panels: Sequence[Any] | None = None) -> None:
+def seeds_text(counts: Collection[int]) -> str:
+    """Write the numbers of seeds of several results: "10 seeds", or "3 to 10 seeds"."""
+    return " to ".join(map(str, sorted({min(counts), max(counts)}))) + " seeds"
+
+
+def legend_below(
+    drawing: Any, columns: int, panels: Sequence[Any] | None = None, order: Sequence[str] | None = None
+) -> None:
     """Place one legend of all lines below the panels, so that it hides no curve.
 
     Args:
         drawing: the figure.
         columns: the number of names side by side.
         panels: those whose lines are named, by default all.
+        order: the names in their order; by default that of the lines.
     """
     handles, names = _legend_entries(drawing.axes if panels is None else panels)
+    if order is not None:
+        found = dict(zip(names, handles, strict=True))
+        names = [name for name in order if name in found]
+        handles = [found[name] for name in names]
     drawing.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below
+from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, seeds_text
 from jaxbyz.reproduction.figures import AGENTS, FIGURES, PaperCurve, PaperPanel, curve_in_paper
 from jaxbyz.reproduction.result_files import TrainingResult
 
@@ -62,10 +62,9 @@ def draw_figure(
     for axes in grid[:, 0]:
         axes.set_ylabel("honest return")
     legend_below(drawing, 3)
-    counted = f"{min(seeds)} to {max(seeds)}" if min(seeds) < max(seeds) else f"{seeds[0]}"
     chosen = "" if setting is None else f", setting {setting}"
     shown = "mean ± standard deviation" if spread else "mean"
-    drawing.suptitle(f"{title}{chosen}\n{shown} over {counted} seeds; dashed: the paper", fontsize=10)
+    drawing.suptitle(f"{title}{chosen}\n{shown} over {seeds_text(seeds)}; dashed: the paper", fontsize=10)
     return drawing
 
 

@@ -18,7 +18,7 @@ from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.protocol_presets import NOISE, PROTOCOL_TASKS, method_options
 from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import write_output_text
-from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below
+from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, seeds_text
 from jaxbyz.report.tables import mean_and_deviation
 from jaxbyz.reproduction.result_files import TrainingResult
 
@@ -115,11 +115,10 @@ def draw_protocol(protocol: str, results: dict[str, TrainingResult], spread: boo
         axes.tick_params(labelbottom=True)
     drawing.supylabel("honest return (axes differ)", fontsize=9)
     legend_below(drawing, len(ATTACKS))
-    seeds = {len(results[curve.training].seeds) for curve in trained}
-    counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    counted = seeds_text([len(results[curve.training].seeds) for curve in trained])
     shown = "mean ± standard deviation" if spread else "mean"
     task = PROTOCOL_TASKS[protocol].title
-    heading = f"{protocol}: {task}, 10 agents, 3 of them Byzantine\n{shown} over {counted} seeds"
+    heading = f"{protocol}: {task}, 10 agents, 3 of them Byzantine\n{shown} over {counted}"
     drawing.suptitle(heading, fontsize=10)
     return drawing
 
