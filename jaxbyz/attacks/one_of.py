@@ -29,14 +29,14 @@ def one_of(attacks: Sequence[Attack]) -> Attack:
     """Use one of these attacks, the first one unless `choose_attack` chooses another.
 
     The messages are those of the chosen attack alone. Under `vmap` over the choice all attacks are computed, which is
-    cheap beside the episodes, and one compilation serves all of them. If one of them equivocates, every receiver
-    aggregates anew under all of them.
+    cheap beside the episodes, and one compilation serves all of them. If one of them sends receivers different
+    messages, every receiver aggregates for itself, whichever attack is chosen.
 
     Raises:
         UsageError: if an attack interferes in the environment, where the choice is not known.
     """
     if any(attack.interfere is not None for attack in attacks):
-        raise UsageError("one_of: attacks in the environment cannot be chosen among others")
+        raise UsageError("one_of: an attack in the environment cannot be one of several; train under it alone")
 
     def chosen(forges: list[Forge | None]) -> Forge | None:
         if not any(forges):
