@@ -67,7 +67,6 @@ SEED = Allowed(lambda n: 0 <= n <= MAX_SEED, f"a whole number from 0 to {MAX_SEE
 PROBABILITY_OF_LOSS = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
 MOMENTUM = Allowed(lambda x: 0 <= x < 1, "in [0, 1)")
 UNIT_INTERVAL = Allowed(lambda x: 0 < x <= 1, "in (0, 1]")
-ENTROPY = Allowed(lambda x: 0 <= x <= FLOAT32_MAX, "a float32 number of at least 0")
 FROM_0_TO_1 = Allowed(lambda x: 0 <= x <= 1, "in [0, 1]")
 POSITIVE = Allowed(lambda x: 0 < x <= FLOAT32_MAX, "a positive float32 number")
 FINITE = Allowed(lambda x: abs(x) <= FLOAT32_MAX, "a finite float32 number")

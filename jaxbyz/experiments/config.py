@@ -28,7 +28,6 @@ from jaxbyz.experiments import needs as need
 from jaxbyz.experiments.allowed_values import (
     ASSIGNMENTS,
     COUNT,
-    ENTROPY,
     FINITE,
     FROM_0_TO_1,
     MOMENTUM,
@@ -232,8 +231,8 @@ class Config:
     ratio_clip: float = option(
         0.2, "distance from 1 at which ratios are clipped", allowed=POSITIVE, needs=[need.SEVERAL_MESSAGES]
     )
-    entropy: float = option(0.0, "factor of the entropy of the policy that is added to the objective",
-                            allowed=ENTROPY, needs=[need.ENTROPY_BONUS])  # fmt: skip
+    entropy: float = option(0.0, "factor of the entropy of the policy that is added to the objective; negative for "
+                            "a more certain policy", allowed=FINITE, needs=[need.ENTROPY_BONUS])  # fmt: skip
     weights: str = option(
         "trajectory",
         "importance weights; trajectory is the paper's choice",

@@ -220,7 +220,7 @@ def sampler(
         always_large: whether c_t is always 1, so that no program for small batches is compiled.
     """
     page.check_switch(always_large)
-    if page.entropy > 0 and policy.entropy is None:
+    if page.entropy != 0 and policy.entropy is None:
         raise UsageError(f"entropy={page.entropy}: the policy does not compute its entropy; use entropy=0")
     estimator = page.estimator
     poison = None if interference is None else interference.poison
