@@ -69,7 +69,7 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                                 "horizon": 125, "initial_std": 1.0, "eta": 5e-3, "eta_end": 1e-3, "trajectories": 500}),
     "lunarlander": ("LunarLander: critics, 8 × 2 clipped steps per batch of 16",
                     {**DISCRETE, "env": "LunarLander-v3", "horizon": 1000, "hidden": (64, 64),
-                     "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98, "N": 16, "B": 16,
+                     "critic_hidden": (64, 64), "critic_steps": 48, "gamma": 0.995, "gae_lambda": 0.98, "N": 16, "B": 16,
                      "output_scale": 2.0, "eta": 1e-3, "eta_end": 2e-4, "trajectories": 3000}),
     "lunarlander-continuous": ("LunarLanderContinuous: critics, 4 × 2 clipped steps per batch of 16",
                                {**CONTINUOUS, "env": "LunarLanderContinuous-v3", "horizon": 1000,
