@@ -123,8 +123,8 @@ def _update_in_groups(
         count += mask.sum()
     numbers = jnp.arange(lanes, dtype=jnp.int32)
     order = jnp.zeros(lanes, jnp.int32).at[position].set(numbers, mode="drop")
-    tables = _pack(arguments)
-    packed_function = _packing_result(function)
+    given, before = _pack(arguments), _pack(default)
+    packed_function = _packing(function, _shapes(arguments))
 
     def take(tables: tuple[Array, Array], lanes: Array) -> tuple[Array, Array]:
         return jax.tree.map(lambda table: jnp.take(table, lanes, axis=-1, mode="clip"), tables)
@@ -132,19 +132,16 @@ def _update_in_groups(
     def one_group(carry: tuple[Array, tuple[Array, Array]]) -> tuple[Array, tuple[Array, Array]]:
         first, done = carry
         places = jnp.minimum(first + jnp.arange(group), count - 1)  # free places of the last group repeat its last lane
-        chosen = jnp.take(order, places, mode="clip")
-        result = packed_function(*_unpack(take(tables, chosen), arguments))
+        result = packed_function(take(given, jnp.take(order, places, mode="clip")))
         store = functools.partial(lax.dynamic_update_slice_in_dim, start_index=first, axis=-1)
         return first + group, jax.tree.map(store, done, result)
 
-    def all_groups() -> Any:
-        before = _pack(default)
+    def all_groups() -> tuple[Array, Array]:
         room = jax.tree.map(lambda table: jnp.pad(table, ((0, 0), (0, group))), before)
         _, done = lax.while_loop(lambda carry: carry[0] < count, one_group, (jnp.zeros_like(count), room))
-        after = jax.tree.map(lambda a, b: jnp.where(position < lanes, a, b), take(done, position), before)
-        return _unpack(after, default)
+        return jax.tree.map(lambda a, b: jnp.where(position < lanes, a, b), take(done, position), before)
 
-    return lax.cond(count > 0, all_groups, lambda: default)
+    return _unpack(lax.cond(count > 0, all_groups, lambda: before), _shapes(default))
 
 
 def _pack(tree: Any) -> tuple[Array, Array]:
@@ -155,15 +152,24 @@ def _pack(tree: Any) -> tuple[Array, Array]:
     return jnp.concatenate(floats), jnp.concatenate(others)
 
 
-def _unpack(tables: tuple[Array, Array], like: Any) -> Any:
-    """Inverse of `_pack`, for a tree like `like` with any number of lanes."""
-    leaves, structure = jax.tree.flatten(like)
+_Shapes = tuple[Any, tuple[tuple[tuple[int, ...], Any], ...]]  # structure of a tree; shape without lanes, type per leaf
+
+
+def _shapes(tree: Any) -> _Shapes:
+    """Describe the arrays of a tree, except for the number of their lanes."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape[:-1], leaf.dtype) for leaf in leaves)
+
+
+def _unpack(tables: tuple[Array, Array], shapes: _Shapes) -> Any:
+    """Inverse of `_pack`, for a tree that `_shapes` describes."""
+    structure, leaves = shapes
     used, parts = [0, 0], []
-    for leaf in leaves:
-        table = int(not _is_float(leaf))
-        first, used[table] = used[table], used[table] + math.prod(leaf.shape[:-1])
-        part = tables[table][first : used[table]].reshape(*leaf.shape[:-1], -1)
-        parts.append(part != 0 if leaf.dtype == jnp.bool_ else part.astype(leaf.dtype))
+    for shape, dtype in leaves:
+        table = int(not jnp.issubdtype(dtype, jnp.floating))
+        first, used[table] = used[table], used[table] + math.prod(shape)
+        part = tables[table][first : used[table]].reshape(*shape, -1)
+        parts.append(part != 0 if dtype == jnp.bool_ else part.astype(dtype))
     return jax.tree.unflatten(structure, parts)
 
 
@@ -172,11 +178,11 @@ def _is_float(leaf: Array) -> bool:
 
 
 @functools.cache  # so that a function is traced once for all programs
-def _packing_result(function: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
-    """Return the function with packed results, as a call that XLA does not inline."""
+def _packing(function: Callable[..., Any], shapes: _Shapes) -> Callable[[tuple[Array, Array]], tuple[Array, Array]]:
+    """Return the function with packed arguments and results, as a call that XLA does not inline."""
 
-    def packed(*arguments: Any) -> tuple[Array, Array]:
-        return _pack(function(*arguments))
+    def packed(tables: tuple[Array, Array]) -> tuple[Array, Array]:
+        return _pack(function(*_unpack(tables, shapes)))
 
     return not_inlined(packed)
 

@@ -110,3 +110,13 @@ def stored(tree: Any) -> Any:
 @not_inlined
 def _identity(*values: jax.Array) -> tuple[jax.Array, ...]:
     return values
+
+
+@not_inlined
+def stored_rows(array: jax.Array) -> tuple[jax.Array, ...]:
+    """Return the rows `[L]` of an array `[…, L]`, in order.
+
+    On a CPU, XLA compiles a function for every slice that is an argument of a call. Arrays with the same number of rows
+    share these functions, and what is computed with their rows.
+    """
+    return tuple(array.reshape(-1, array.shape[-1]))

@@ -46,6 +46,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxbyz.accelerate.lane_steps import all_lanes_at_once, compute_if_needed, constant_like, update_lanes
+from jaxbyz.accelerate.no_inline import stored_rows
 from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.lunar_lander.bodies import (
     ANCHOR_X,
@@ -172,7 +173,9 @@ def world_without_contact(terrain: jax.Array, pose: jax.Array, velocity: jax.Arr
 def _fly(world: World) -> tuple[World, jax.Array, jax.Array]:
     """Step without ground, and return which lanes need a step with it (see `_near_ground`)."""
     pose, velocity = _to_bodies(world.pose), _to_bodies(world.velocity)
-    velocity, impulses = flight_velocity(pose, velocity, (tuple(world.joint_impulse[0]), tuple(world.joint_impulse[1])))
+    x0, y0, limit0, motor0, x1, y1, limit1, motor1 = stored_rows(world.joint_impulse)
+    previous = (x0, y0, limit0, motor0), (x1, y1, limit1, motor1)
+    velocity, impulses = flight_velocity(pose, velocity, previous)
     moved, _ = correct_joints(_moved(pose, velocity), joint_angles(pose))
     nothing = constant_like(world.touching, 0)
     flown = world._replace(
@@ -307,8 +310,8 @@ def _near_ground(world: World) -> tuple[jax.Array, jax.Array]:
 
 def _to_bodies(array: jax.Array) -> Bodies:
     """Convert `[3, 3, L]` to a tuple of bodies."""
-    hull, leg0, leg1 = ((array[b, 0], array[b, 1], array[b, 2]) for b in range(3))
-    return hull, leg0, leg1
+    x, y, angle, x0, y0, angle0, x1, y1, angle1 = stored_rows(array)
+    return (x, y, angle), (x0, y0, angle0), (x1, y1, angle1)
 
 
 def _to_array(rows: Sequence[Sequence[jax.Array]]) -> jax.Array:
