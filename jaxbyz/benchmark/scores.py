@@ -135,8 +135,9 @@ def score_setting(
         result = results.get(Cell(task, federation, entry, attack))
         return None if result is None else score_cell(suite, result, references)
 
-    found = {attack: score for attack in suite.attacks if (score := scored(attack)) is not None}
-    missing = [attack for attack in suite.attacks if attack not in found]
+    attacks = suite.attacks_on(task)
+    found = {attack: score for attack in attacks if (score := scored(attack)) is not None}
+    missing = [attack for attack in attacks if attack not in found]
     unattacked = scored(NO_ATTACK)
     if missing:
         return SettingScore(found, unattacked, missing, None, None, None)

@@ -37,6 +37,7 @@ class Task(NamedTuple):
         alone: options of the reference with score 0, one honest agent alone.
         mean: options of the reference with score 1, the attack-free federation with the mean.
         threshold: the return whose first crossing is reported.
+        without: attacks of the suite that are too expensive on this task and not run.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Task(NamedTuple):
     alone: dict[str, Any]
     mean: dict[str, Any]
     threshold: float
+    without: tuple[str, ...] = ()
 
 
 class Federation(NamedTuple):
@@ -109,7 +111,7 @@ class Suite(NamedTuple):
         seeds: the number of seeds of every run.
         first_seed: the first of them.
         reference_seeds: the number of seeds of the references, which define the scale of all scores.
-        attacks: the attacks of every setting, besides `none`.
+        attacks: the attacks, besides `none`; a task may leave some out.
         tasks: by name.
         federations: by name.
         settings: pairs of a task and a federation, in the order in which they are run.
@@ -131,6 +133,10 @@ class Suite(NamedTuple):
     statistics: Statistics
     tuning: Tuning
     certificate: Budget
+
+    def attacks_on(self, task: str) -> tuple[str, ...]:
+        """Return the attacks that are run on a task, besides `none`."""
+        return tuple(attack for attack in self.attacks if attack not in self.tasks[task].without)
 
 
 def suite_names() -> list[str]:
@@ -283,7 +289,9 @@ def _task(fields: Fields) -> Task:
     if both := sorted(fixed.keys() & defaults.keys()):
         raise UsageError(f"{fields.path}: {fields.where}{both[0]} is in fixed and in defaults")
     references = {kind: fields.options(kind, (*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
-    task = Task(name, fixed, defaults, references["alone"], references["mean"], fields.take("threshold", float))
+    without = fields.texts("without") if "without" in fields.values else ()
+    threshold = fields.take("threshold", float)
+    task = Task(name, fixed, defaults, references["alone"], references["mean"], threshold, without)
     fields.refuse_others()
     return task
 
@@ -335,9 +343,16 @@ def _check(suite: Suite, path: str) -> None:
         raise UsageError(f"{path}: attacks: 'none' is always run; do not name it")
     if others := [name for name in suite.tuning.attacks if name not in (*suite.attacks, "none")]:
         raise UsageError(f"{path}: tuning.attacks: {others[0]!r} is not an attack of the suite")
+    for task in suite.tasks.values():
+        if others := [name for name in task.without if name not in suite.attacks]:
+            raise UsageError(f"{path}: tasks.{task.name}.without: {others[0]!r} is not an attack of the suite")
+        if others := [name for name in task.without if name in suite.tuning.attacks]:
+            raise UsageError(f"{path}: tasks.{task.name}.without: {others[0]!r} is needed for tuning")
+        if not suite.attacks_on(task.name):
+            raise UsageError(f"{path}: tasks.{task.name}.without: must leave at least one attack")
     for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
         size = {"agents": federation.agents, "byzantine": federation.byzantine}
-        for attack in suite.attacks:
+        for attack in suite.attacks_on(task.name):
             options = {**task.defaults, **task.fixed, **federation.options, **size}
             try:
                 resolve("default", **options, attack=attack, unsafe=True)
