@@ -61,7 +61,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "avg-zero": {**ATTACKED, "attack": "avg-zero"},
     "random-action": {**ATTACKED, "attack": "random-action"},
     "min-max": {**ATTACKED, "attack": "min-max"},
-    "gradient-found": {**ATTACKED, "attack": "gradient-found"},
+    # Honest agents hold equal parameters, which the agreement's rules keep: forging parameters would change nothing.
+    "gradient-found": {**ATTACKED, "attack": "gradient-found:on=gradients"},
     "alone": {"algorithm": "page-pg"},
     "honest": {"agents": 13},
     "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
