@@ -61,7 +61,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "avg-zero": {**ATTACKED, "attack": "avg-zero"},
     "random-action": {**ATTACKED, "attack": "random-action"},
     "min-max": {**ATTACKED, "attack": "min-max"},
-    # Honest agents hold equal parameters, which the agreement's rules keep: forging parameters would change nothing.
+    # Honest agents hold equal parameters, which MDA keeps: forging parameters as well would change nothing.
     "gradient-found": {**ATTACKED, "attack": "gradient-found:on=gradients"},
     "alone": {"algorithm": "page-pg"},
     "honest": {"agents": 13},
