@@ -3,19 +3,22 @@
     python benchmarks/tasks.py --list
     python benchmarks/tasks.py pendulum acrobot --seeds 10 --out results
     python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
+    python benchmarks/tasks.py --merge part1 part2 --out results
     python benchmarks/tasks.py --table --out results
     python benchmarks/tasks.py cartpole acrobot --markdown --plot curves.png
     python benchmarks/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds and one JSON file with its command, options, versions, seeds
 and curves. Rows whose file exists are skipped, so an interrupted call can be repeated, and calls for different tasks
-can run side by side. Seeds for tuning start at 0, those of the published table at 1000.
+can run side by side. The seeds of an expensive row can be divided among processes with their own folders, and merged
+afterwards. Seeds for tuning start at 0, those of the published table at 1000.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +129,50 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     print(described(record), flush=True)
 
 
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one record of a row from records of the same row with other seeds.
+
+    Raises:
+        SystemExit: if the parts share a seed or differ in anything else.
+    """
+    from jaxbyz.report.statistics import first_reached
+
+    parts = sorted(parts, key=lambda part: part["seeds"][0])
+    first, seeds = parts[0], [seed for part in parts for seed in part["seeds"]]
+    whole = {**first["config"], "seeds": len(seeds), "seed": seeds[0]}
+    for part in parts:
+        if {**part["config"], "seeds": len(seeds), "seed": seeds[0]} != whole:
+            sys.exit(f"{part['name']}: the parts differ in more than their seeds")
+        if part["trajectories"] != first["trajectories"]:
+            sys.exit(f"{part['name']}: the curves of the parts end after different numbers of trajectories")
+    if seeds != list(range(seeds[0], seeds[0] + len(seeds))):
+        sys.exit(f"{first['name']}: the seeds {seeds} of the parts are not consecutive")
+    curves = [curve for part in parts for curve in part["return"]]
+    reached = first_reached(np.array(first["trajectories"]), np.mean(curves, axis=0), first["target"])
+    return first | {
+        "config": whole,
+        "seconds": round(sum(part["seconds"] for part in parts), 1),
+        "finite": all(part["finite"] for part in parts),
+        "command": " && ".join(part["command"] for part in parts),
+        "seeds": seeds,
+        "reached": None if np.isnan(reached) else float(reached),
+        "final": [value for part in parts for value in part["final"]],
+        "return": curves,
+    }
+
+
+def merge(folders: list[Path], out: Path) -> None:
+    """Merge the files of the same name in several folders."""
+    from jaxbyz.files import write_json
+
+    out.mkdir(parents=True, exist_ok=True)
+    for name in sorted({path.name for folder in folders for path in folder.glob("*.json")}):
+        found = [folder / name for folder in folders if (folder / name).exists()]
+        record = merged([json.loads(path.read_text()) for path in found])
+        write_json(out / name, record)
+        print(described(record))
+
+
 def described(record: dict[str, Any]) -> str:
     """Format a row: mean at a quarter, half and the end, the worst seed, when the target was reached, and the time."""
     curves = np.array(record["return"])
@@ -208,6 +255,9 @@ def main() -> None:
     parser.add_argument("--label", default="", help="added to the names of the files")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
     parser.add_argument("--list", action="store_true", help="list tasks and rows")
+    parser.add_argument(
+        "--merge", nargs="+", type=Path, metavar="DIR", help="merge rows of these folders by their seeds"
+    )
     parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
     parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
     parser.add_argument("--plot", type=Path, help="draw the curves of the files in the folder")
@@ -219,6 +269,8 @@ def main() -> None:
         parser.error(f"unknown row {unknown[0]!r}; known: {', '.join(ROWS)}")
     if arguments.list:
         print("tasks:", *TASKS, "\nrows:", *ROWS)
+    elif arguments.merge:
+        merge(arguments.merge, arguments.out)
     elif arguments.table:
         for path in sorted(arguments.out.glob("*.json")):
             print(described(json.loads(path.read_text())))
