@@ -96,7 +96,7 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     """Train one row of a task and write its file, unless it exists."""
     from jaxbyz.experiments.resolving import resolve
     from jaxbyz.files import write_json
-    from jaxbyz.report.statistics import first_reached, window_averages
+    from jaxbyz.report.statistics import window_averages
     from jaxbyz.reproduction.result_files import train_and_record
 
     task = TASKS[task_name]
@@ -109,8 +109,6 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     result, record = train_and_record(name, resolve(arguments.preset or task.preset, **options))
     end = np.linspace(0, result.metrics["trajectories"][:, -1].min(), POINTS + 1)[1:]
     curves = window_averages(result.metrics, np.maximum(end - max(100, end[0]), 0), end)
-    mean = curves.mean(axis=0)
-    reached = first_reached(end, mean, task.target)
     arguments.out.mkdir(parents=True, exist_ok=True)
     record |= {
         "task": task_name,
@@ -120,7 +118,7 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
         "seeds": list(range(arguments.seed, arguments.seed + arguments.seeds)),
         "target": task.target,
         "within": task.within,
-        "reached": None if np.isnan(reached) else float(reached),
+        "reached": reached_at(end, curves, task.target),
         "final": [round(float(value), 3) for value in curves[:, -1]],
         "trajectories": [round(float(x), 1) for x in end],
         "return": [[round(float(value), 3) for value in curve] for curve in curves],
@@ -129,14 +127,20 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
     print(described(record), flush=True)
 
 
+def reached_at(trajectories: np.ndarray, curves: np.ndarray, target: float) -> float | None:
+    """Return after how many trajectories the mean of curves `[seeds, T]` first reaches the target; None if never."""
+    from jaxbyz.report.statistics import first_reached
+
+    found = first_reached(trajectories, curves.mean(axis=0), target)
+    return None if np.isnan(found) else float(found)
+
+
 def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return one record of a row from records of the same row with other seeds.
 
     Raises:
-        SystemExit: if the parts share a seed or differ in anything else.
+        SystemExit: if the parts differ in more than their seeds, or these are not consecutive.
     """
-    from jaxbyz.report.statistics import first_reached
-
     parts = sorted(parts, key=lambda part: part["seeds"][0])
     first, seeds = parts[0], [seed for part in parts for seed in part["seeds"]]
     whole = {**first["config"], "seeds": len(seeds), "seed": seeds[0]}
@@ -148,14 +152,13 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     if seeds != list(range(seeds[0], seeds[0] + len(seeds))):
         sys.exit(f"{first['name']}: the seeds {seeds} of the parts are not consecutive")
     curves = [curve for part in parts for curve in part["return"]]
-    reached = first_reached(np.array(first["trajectories"]), np.mean(curves, axis=0), first["target"])
     return first | {
         "config": whole,
         "seconds": round(sum(part["seconds"] for part in parts), 1),
         "finite": all(part["finite"] for part in parts),
         "command": " && ".join(part["command"] for part in parts),
         "seeds": seeds,
-        "reached": None if np.isnan(reached) else float(reached),
+        "reached": reached_at(np.array(first["trajectories"]), np.array(curves), first["target"]),
         "final": [value for part in parts for value in part["final"]],
         "return": curves,
     }

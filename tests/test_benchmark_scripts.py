@@ -1,4 +1,4 @@
-"""Benchmarks that replace parts of the library run to their end; `make bench` would notice too late."""
+"""Benchmark scripts: one that replaces parts of the library runs to its end, and one merges the seeds of files."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ def _update_in_groups(
 def _pack(tree: Any) -> tuple[Array, Array]:
     """Store arrays `[…, L]` as the rows of a table of floats and one of integers, so that two gathers select lanes."""
     leaves = jax.tree.leaves(tree)
-    floats = [leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves if _is_float(leaf)]
-    others = [leaf.reshape(-1, leaf.shape[-1]).astype(jnp.int32) for leaf in leaves if not _is_float(leaf)]
+    floats = [leaf.reshape(-1, leaf.shape[-1]) for leaf in leaves if _is_float(leaf.dtype)]
+    others = [leaf.reshape(-1, leaf.shape[-1]).astype(jnp.int32) for leaf in leaves if not _is_float(leaf.dtype)]
     return jnp.concatenate(floats), jnp.concatenate(others)
 
 
@@ -166,15 +166,15 @@ def _unpack(tables: tuple[Array, Array], shapes: _Shapes) -> Any:
     structure, leaves = shapes
     used, parts = [0, 0], []
     for shape, dtype in leaves:
-        table = int(not jnp.issubdtype(dtype, jnp.floating))
+        table = int(not _is_float(dtype))
         first, used[table] = used[table], used[table] + math.prod(shape)
         part = tables[table][first : used[table]].reshape(*shape, -1)
         parts.append(part != 0 if dtype == jnp.bool_ else part.astype(dtype))
     return jax.tree.unflatten(structure, parts)
 
 
-def _is_float(leaf: Array) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.floating)
+def _is_float(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating)
 
 
 @functools.cache  # so that a function is traced once for all programs

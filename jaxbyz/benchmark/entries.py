@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,12 +129,6 @@ def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
                 attacks = (NO_ATTACK, *suite.attacks_on(task))
                 cells.update({Cell(task, federation, entry.name, attack): None for attack in attacks})
     return list(cells)
-
-
-def attacks_of(suite: Suite) -> Iterator[str]:
-    """Yield `none` and the attacks of a suite."""
-    yield NO_ATTACK
-    yield from suite.attacks
 
 
 def takes_part(suite: Suite, entry: Entry, task: str, federation: str) -> bool:

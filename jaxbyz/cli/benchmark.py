@@ -132,12 +132,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, Entry]) -> list[Cell]:
     """Return the cells that the filters leave. Filters on entries and attacks keep the references of the settings."""
-    from jaxbyz.benchmark.entries import ALONE, MEAN, ONE_AGENT, attacks_of, cells_of, select
+    from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, cells_of, select
 
     tasks = select("task", arguments.task, list(suite.tasks))
     federations = select("federation", arguments.federation, list(suite.federations))
     names = select("entry", arguments.entry, [*entries, ALONE, MEAN])
-    attacks = select("attack", arguments.attack, list(attacks_of(suite)))
+    attacks = select("attack", arguments.attack, [NO_ATTACK, *suite.attacks])
     cells = [
         cell
         for cell in cells_of(suite, entries)
