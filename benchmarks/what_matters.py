@@ -139,7 +139,7 @@ def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str,
     for p, both in plans.items():
         keys = jnp.concatenate([plan.keys for plan in both])
         coins = [_longer(plan.coins, T, p) for plan in both]
-        metrics = train(np.array(effort.factors), keys, np.concatenate(coins) if coin == "own" else coins[1])
+        metrics = train([0], np.array(effort.factors), keys, np.concatenate(coins) if coin == "own" else coins[1])
         one_attack = jax.tree.map(lambda leaf: leaf[0], metrics)
         rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, one_attack)})
     return {

@@ -310,6 +310,10 @@ def test_one_of_several_attacks_sends_what_the_attack_alone_sends() -> None:
         np.testing.assert_allclose(rows, sent(attack, attack.init(K, D)), rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_one_of_refuses_attacks_in_the_environment() -> None:
-    with pytest.raises(UsageError, match="one_of"):
-        one_of([attacks["random-action"].build(K, F), attacks["alie"].build(K, F)])
+def test_one_of_several_attacks_interferes_only_if_the_attack_in_the_environment_is_chosen() -> None:
+    attack = one_of([attacks[name].build(K, F) for name in ("alie", "random-action", "none")])
+    mask = jnp.asarray(MASKS["last"])
+    who = [attack.interferers(choose_attack(attack.init(K, D), jnp.int32(index)), mask) for index in range(3)]
+    np.testing.assert_array_equal(np.array(who), [np.zeros(K, bool), mask, np.zeros(K, bool)])
+    with pytest.raises(UsageError, match="at most one"):
+        one_of([attacks["random-action"].build(K, F), attacks["reward-flip"].build(K, F)])

@@ -152,7 +152,8 @@ def byzpg(
             """Lines 5 and 6: every worker samples."""
             known = (state.parameters, state.anchor, previous_estimate(page, state))
             theta, before, v_before = (jnp.tile(x, (places.per_device, 1)) for x in known)
-            who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
+            interferers = attack.interferers(state.attack_memory, mask)
+            who = places.local((keys.agents, interferers, agent_params(environment, state.key, K)))
             if server_samples:
                 size = large_batch_size(page, keys)
                 sizes = (jnp.full(places.per_device, size),) if page.batch_spread else ()

@@ -124,7 +124,8 @@ def decbyzpg(
 
         # Line 5: sample M = N or B trajectories.
         v_before = previous_estimate(page, state)
-        who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
+        interferers = attack.interferers(state.attack_memory, mask)
+        who = places.local((keys.agents, interferers, agent_params(environment, state.key, K)))
         drawn = sample.either(coin, theta, state.anchor, v_before, *who, state.critic)
 
         def lines_6_to_9(now: State, index: Int[Array, ""] | int) -> tuple[State, Sampled, StepResults]:

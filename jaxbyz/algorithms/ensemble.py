@@ -125,7 +125,8 @@ def ensemble(
             return row.reshape(G, D)[own_group]
 
         known = map(of_agents, (state.parameters, state.anchor, previous_estimate(page, state)))
-        who = places.local((keys.agents, mask, agent_params(environment, state.key, K)))
+        interferers = attack.interferers(state.attack_memory[0], mask)  # the choice of the attack is that of all groups
+        who = places.local((keys.agents, interferers, agent_params(environment, state.key, K)))
         drawn = sample.either(coin, *known, *who, state.critic)
 
         def rest(now: State, index: Int[Array, ""] | int) -> tuple[State, Sampled, StepResults]:

@@ -79,7 +79,9 @@ class Attack(NamedTuple):
         gradients: forges the gradient messages.
         parameters: forges the parameters that are sent during the agreement.
         interfere: `action space -> Interference`.
+        interferers: `(memory, mask [K]) -> [K]`, which of the Byzantine agents interfere; by default all of them.
         equivocates: whether forged messages depend on the receiver. If not, they are forged and aggregated only once.
+        searches: whether it applies the rule many times to find its messages, so that forging takes most of the time.
         init: `(K, D) -> memory`.
         remember: `view of the gradient messages -> memory`, called once in every iteration in which gradients are
             sent; not where ByzPG's server samples alone.
@@ -88,7 +90,9 @@ class Attack(NamedTuple):
     gradients: Forge | None = None
     parameters: Forge | None = None
     interfere: Callable[[Any], Interference] | None = None
+    interferers: Callable[[Memory, Bool[Array, " K"]], Bool[Array, " K"]] = lambda memory, mask: mask
     equivocates: bool = False
+    searches: bool = False
     init: Callable[[int, int], Memory] = lambda K, D: ()
     remember: Callable[[View], Memory] = lambda view: view.memory
 

@@ -84,6 +84,7 @@ def gradient_found(
         gradients=None if on_gradients is None else _forge(on_gradients, effort),
         parameters=None if on_parameters is None else _forge(on_parameters, effort),
         equivocates="diameter" in (on_gradients, on_parameters),
+        searches=True,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Forge, Memory, View
 from jaxbyz.errors import UsageError
@@ -33,10 +33,14 @@ def one_of(attacks: Sequence[Attack]) -> Attack:
     messages, every receiver aggregates for itself, whichever attack is chosen.
 
     Raises:
-        UsageError: if an attack interferes in the environment, where the choice is not known.
+        UsageError: if several attacks interfere in the environment, where only one interference can be built in.
     """
-    if any(attack.interfere is not None for attack in attacks):
-        raise UsageError("one_of: an attack in the environment cannot be one of several; train under it alone")
+    interfering = [number for number, attack in enumerate(attacks) if attack.interfere is not None]
+    if len(interfering) > 1:
+        raise UsageError("one_of: at most one of several attacks may interfere in the environment")
+
+    def interferers(memory: ChosenMemory, mask: Bool[Array, " K"]) -> Bool[Array, " K"]:
+        return mask & (memory.choice == interfering[0]) if interfering else mask
 
     def chosen(forges: list[Forge | None]) -> Forge | None:
         if not any(forges):
@@ -59,7 +63,10 @@ def one_of(attacks: Sequence[Attack]) -> Attack:
     return Attack(
         gradients=chosen([attack.gradients for attack in attacks]),
         parameters=chosen([attack.parameters for attack in attacks]),
+        interfere=attacks[interfering[0]].interfere if interfering else None,
+        interferers=interferers,
         equivocates=any(attack.equivocates for attack in attacks),
+        searches=any(attack.searches for attack in attacks),
         init=lambda K, D: ChosenMemory(jnp.int32(0), tuple(attack.init(K, D) for attack in attacks)),
         remember=remember,
     )

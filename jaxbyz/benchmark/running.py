@@ -26,7 +26,7 @@ from jaxbyz.benchmark.results import (
     write_result,
 )
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.benchmark.together import groups_of_attacks, train_planned
+from jaxbyz.benchmark.together import groups_of_attacks, sharing_of, train_planned
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.errors import UsageError, first_line
@@ -114,7 +114,8 @@ def run_cells(
             run = ensure(first, work / "run", reporter(first.trajectories), checkpoint_every=checkpoint_every)
             found = [run.metrics]
         else:
-            metrics = train_planned(first, [cell.attack for cell in batch], np.ones(1))
+            attacks = [cell.attack for cell in batch]
+            metrics = train_planned(first, attacks, np.ones(1), sharing_of(suite, batch[0].task, attacks))
             found = [with_trajectories(jax.tree.map(itemgetter((i, 0)), metrics)) for i in range(len(batch))]
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):

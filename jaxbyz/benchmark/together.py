@@ -7,6 +7,7 @@ of the optimizer's state, so both are data.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,68 +19,120 @@ from jaxtyping import Array, PRNGKeyArray
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, Metrics, State
 from jaxbyz.algorithms.base import starting_with_attack
-from jaxbyz.attacks import Attack
 from jaxbyz.attacks.one_of import one_of
+from jaxbyz.benchmark.entries import NO_ATTACK
+from jaxbyz.benchmark.suite import Suite
 from jaxbyz.components import make_attack
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.plan import make_plan
 from jaxbyz.protocol.placement import Places
 
-# (factors [G], keys [seeds], coins [T] or [seeds, T]) -> Metrics [attacks, G, seeds, T]
-Train = Callable[[np.ndarray, PRNGKeyArray, np.ndarray], Metrics]
+# (numbers of attacks [A], factors [G], keys [seeds], coins [T] or [seeds, T]) -> Metrics [A, G, seeds, T]
+Train = Callable[[Sequence[int], np.ndarray, PRNGKeyArray, np.ndarray], Metrics]
+
+
+class Sharing(NamedTuple):
+    """What programs must have in common so that one compilation serves tuning and training.
+
+    Attributes:
+        attacks: the attacks of the program, of which a call may use some.
+        at_once: the number of trainings in a call of the program.
+    """
+
+    attacks: tuple[str, ...]
+    at_once: int
 
 
 def groups_of_attacks(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Divide attacks into those that can share a program at no cost, and every other one alone."""
+    """Divide attacks into those that share a program, and every other one alone.
 
-    def shares(attack: Attack) -> bool:
-        return attack.interfere is None and not attack.equivocates
+    An attack that searches for its messages would slow all others down, and only one of those that interfere in the
+    environment can be part of a program.
+    """
+    shared: list[str] = []
+    others: list[tuple[str, ...]] = []
+    interferes = False
+    for name in names:
+        attack = make_attack(name, 4, 1)  # the same for every number of agents
+        if attack.searches or (interferes and attack.interfere is not None):
+            others.append((name,))
+        else:
+            shared.append(name)
+            interferes |= attack.interfere is not None
+    return [tuple(shared), *others] if shared else others
 
-    shared = tuple(name for name in names if shares(make_attack(name, 4, 1)))  # the same for every number of agents
-    others: list[tuple[str, ...]] = [(name,) for name in names if name not in shared]
-    return [shared, *others] if shared else others
+
+def sharing_of(suite: Suite, task: str, attacks: Sequence[str]) -> Sharing | None:
+    """Return what a program of these attacks has in common with others of the task; None if it stands alone."""
+    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks_on(task)))[0], suite.tuning
+    at_once = len(tuning.attacks) * len(tuning.factors) * tuning.seeds
+    return Sharing(shared, at_once) if set(attacks) <= set(shared) else None
 
 
-def train_planned(config: Config, attacks: Sequence[str], factors: np.ndarray) -> Metrics:
+def train_planned(
+    config: Config, attacks: Sequence[str], factors: np.ndarray, sharing: Sharing | None = None
+) -> Metrics:
     """Train a configuration under these attacks, with its step size times these factors, for its own seeds.
+
+    Args:
+        config: the configuration.
+        attacks: attacks of a group of `groups_of_attacks`.
+        factors: `[G]`.
+        sharing: if given, the program depends neither on the step size nor on the seeds or on `attacks`.
 
     Returns:
         Metrics `[attacks, factors, seeds, T]`.
     """
     plan = make_plan(config)
-    return train_together(config, plan.iterations, attacks)(factors, plan.keys, plan.coins)
+    all_attacks, at_once = (tuple(attacks), None) if sharing is None else sharing
+    decay = None if config.eta_end is None else config.eta_end / config.eta
+    unit = replace(config, eta=1.0, eta_end=decay)
+    train = train_together(unit, plan.iterations, all_attacks, at_once)
+    return train([all_attacks.index(name) for name in attacks], config.eta * factors, plan.keys, plan.coins)
 
 
-def train_together(config: Config, iterations: int, attacks: Sequence[str] = ()) -> Train:
-    """Return the function `(factors [G], keys [seeds], coins) -> Metrics [attacks, G, seeds, T]` as one program.
+def train_together(config: Config, iterations: int, attacks: Sequence[str] = (), at_once: int | None = None) -> Train:
+    """Return the function `(numbers [A], factors [G], keys [seeds], coins) -> Metrics [A, G, seeds, T]`.
 
-    The step size is that of the configuration times the factor. Coins are `[T]` or `[seeds, T]`; their values may
-    differ between calls, so one program serves every p.
+    It calls one program, in which the number of the attack, the factor on the step size, the key and the coins are
+    data. Coins are `[T]` or `[seeds, T]`; their values may differ between calls, so one program serves every p.
 
     Args:
         config: everything else.
         iterations: T.
-        attacks: replace that of the configuration; several must be a group of `groups_of_attacks`.
+        attacks: the attacks with the numbers 0, 1, …; by default that of the configuration has the number 0. Several
+            must be a group of `groups_of_attacks`.
+        at_once: the number of trainings in a call of the program; by default all of them.
     """
     built = [make_attack(name, config.agents, config.byzantine) for name in attacks]
     attack = built[0] if len(built) == 1 else one_of(built) if built else None
     algorithm = build(config, iterations, with_factor(optimizer_of(config, iterations)), attack)
-    A = max(1, len(built))
 
-    def one(index: Array, factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
-        start = starting_with_factor(starting_with_attack(algorithm, index), factor)
+    def one(number: Array, factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
+        start = starting_with_factor(starting_with_attack(algorithm, number), factor)
         return training.train(start, key, iterations, coins).metrics
 
     programs = {ndim: jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0 if ndim == 2 else None))) for ndim in (1, 2)}
 
-    def train(factors: np.ndarray, keys: PRNGKeyArray, coins: np.ndarray) -> Metrics:
-        G, seeds = len(factors), len(keys)
-        indices = jnp.repeat(jnp.arange(A, dtype=jnp.int32), G * seeds)
-        repeated = jnp.tile(jnp.repeat(jnp.asarray(factors, jnp.float32), seeds), A)
-        coins = np.tile(coins, (A * G, 1)) if coins.ndim == 2 else coins
-        metrics = programs[coins.ndim](indices, repeated, jnp.tile(keys, A * G), jnp.asarray(coins))
-        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(A, G, seeds, *leaf.shape[1:]), metrics)
+    def train(numbers: Sequence[int], factors: np.ndarray, keys: PRNGKeyArray, coins: np.ndarray) -> Metrics:
+        A, G, seeds = len(numbers), len(factors), len(keys)
+        count = A * G * seeds
+        a, g, s = np.unravel_index(np.arange(count), (A, G, seeds))
+        size = count if at_once is None else at_once
+        parts = []
+        for first in range(0, count, size):
+            rows = np.arange(first, first + size) % count  # the last call is filled up with trainings seen before
+            own = coins[s[rows]] if coins.ndim == 2 else coins
+            which = np.asarray(numbers, np.int32)[a[rows]], np.asarray(factors, np.float32)[g[rows]]
+            parts.append(
+                jax.device_get(programs[coins.ndim](*map(jnp.asarray, which), keys[s[rows]], jnp.asarray(own)))
+            )
+
+        def arranged(*leaves: np.ndarray) -> np.ndarray:
+            return np.concatenate(leaves)[:count].reshape(A, G, seeds, *leaves[0].shape[1:])
+
+        return jax.tree.map(arranged, *parts)
 
     return train
 

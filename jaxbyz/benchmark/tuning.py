@@ -1,6 +1,6 @@
 """Choose the step size of entries and references with the tuning budget of a suite.
 
-All step sizes and tuning seeds are trained in one compiled program, together with the attacks that can share it.
+All step sizes, tuning seeds and attacks are trained in one compiled program, which also serves the run of the suite.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell, Entry, cell_config, options_of
 from jaxbyz.benchmark.results import RESULT_FORMAT, read_hashed, write_hashed
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.benchmark.together import groups_of_attacks, train_planned
+from jaxbyz.benchmark.together import Sharing, groups_of_attacks, sharing_of, train_planned
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
 
@@ -46,7 +46,8 @@ def tune(suite: Suite, entries: Mapping[str, Entry], name: str, task: str) -> Tu
         options = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
         config = cell_config(suite, cell, options, **seeds)
         eta = config.eta * factors
-        returns |= dict(zip(group, average_returns(config, group, factors), strict=True))
+        sharing = None if name in (ALONE, MEAN) else sharing_of(suite, task, group)
+        returns |= dict(zip(group, average_returns(config, group, factors, sharing), strict=True))
     returns = {attack: returns[attack] for attack in attacks}
     worst = np.min([np.nan_to_num(values, nan=-np.inf) for values in returns.values()], axis=0)
     tried = [float(f"{value:.6g}") for value in eta]
@@ -80,12 +81,14 @@ def load_step_sizes(folder: str | Path, suite: Suite) -> dict[tuple[str, str], f
     return {(content["task"], content["entry"]): float(content["best"]) for content in contents}
 
 
-def average_returns(config: Config, attacks: tuple[str, ...], factors: np.ndarray) -> np.ndarray:
+def average_returns(
+    config: Config, attacks: tuple[str, ...], factors: np.ndarray, sharing: Sharing | None = None
+) -> np.ndarray:
     """Train under A attacks with the step size times each factor `[G]`.
 
     Returns:
         `[A, G]`, the mean return over the run and the seeds; NaN where a seed became non-finite.
     """
-    metrics = train_planned(config, attacks, factors)
+    metrics = train_planned(config, attacks, factors, sharing)
     averages = np.sum(metrics.returns * metrics.batch, axis=3) / np.sum(metrics.batch, axis=3)
     return np.where(np.all(metrics.finite == 1, axis=(2, 3)), np.mean(averages, axis=2), np.nan)
