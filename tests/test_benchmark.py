@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from jaxbyz.benchmark.results import hash_of, load_results, measurements, read_r
 from jaxbyz.benchmark.running import run_cells
 from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
-from jaxbyz.benchmark.tuning import average_returns
+from jaxbyz.benchmark.tuning import average_returns, tune
 from jaxbyz.benchmark.verify import check_result, compare
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
@@ -138,6 +139,12 @@ def test_the_leaderboard_ranks_and_explains(results):
     assert board["improvement"][0][1]["value"] == pytest.approx(0.5)
     assert np.mean(robust["profile"]) == pytest.approx(np.mean(np.array(board["levels"]) <= 0.5))
     assert robust["settings"][0]["certificates"] == {"rfa": None, "agreement/trimmed-mean": None}
+
+
+def test_an_attack_that_a_task_leaves_out_is_named(tmp_path, capsys):
+    path = write_suite(tmp_path, SUITE.replace("threshold = 30.0", 'threshold = 30.0\nwithout = ["large-noise"]'))
+    assert main(["benchmark", "list", str(path), "--attack", "large-noise"]) == 0
+    assert "task easy is run without large-noise" in capsys.readouterr().err
 
 
 def test_a_setting_without_all_attacks_has_no_score(tmp_path):
@@ -353,6 +360,23 @@ def test_a_factor_on_the_step_size_is_another_step_size(tmp_path):
     for eta, value in ((0.1, found[0]), (0.2, found[1])):
         config = cell_config(suite, cell, {**options, "eta": eta, "eta_end": eta / 2})
         assert value == pytest.approx(np.mean(measurements(config, run(config).metrics)["average"]), rel=1e-4)
+
+
+def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch):
+    """Its step size, seeds and attack are data, so the calls differ in nothing that is compiled."""
+    suite, programs = load_suite(write_suite(tmp_path)), []
+
+    def recorded(config, iterations, attacks, at_once):
+        programs.append((replace(config, seed=0, seeds=1, attack="none"), iterations, attacks, at_once))
+        raise RuntimeError("recorded")
+
+    monkeypatch.setattr("jaxbyz.benchmark.together.train_together", recorded)
+    with pytest.raises(RuntimeError, match="recorded"):
+        tune(suite, entries(), "central", "easy")
+    cells = [cell for cell in cells_of(suite, entries()) if cell.entry == "central"]
+    assert all("recorded" in reason for reason in run_cells(suite, entries(), cells, tmp_path, together=True).values())
+    tuned, trained = programs
+    assert tuned == trained and tuned[2:] == (("none", "avg-zero", "large-noise"), 2 * 2 * 2)
 
 
 @pytest.mark.slow

@@ -138,6 +138,9 @@ def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, En
     federations = select("federation", arguments.federation, list(suite.federations))
     names = select("entry", arguments.entry, [*entries, ALONE, MEAN])
     attacks = select("attack", arguments.attack, [NO_ATTACK, *suite.attacks])
+    for task in tasks:
+        if left_out := [attack for attack in arguments.attack or () if attack in suite.tasks[task].without]:
+            print_message(f"task {task} is run without {', '.join(left_out)}")
     cells = [
         cell
         for cell in cells_of(suite, entries)
