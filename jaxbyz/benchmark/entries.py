@@ -126,7 +126,7 @@ def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
         cells[Cell(task, federation, MEAN, NO_ATTACK)] = None
         for entry in entries.values():
             if takes_part(suite, entry, task, federation):
-                attacks = (NO_ATTACK, *suite.attacks_on(task))
+                attacks = (NO_ATTACK, *suite.attacks_in(task, federation))
                 cells.update({Cell(task, federation, entry.name, attack): None for attack in attacks})
     return list(cells)
 

@@ -115,7 +115,7 @@ def run_cells(
             found = [run.metrics]
         else:
             attacks = [cell.attack for cell in batch]
-            metrics = train_planned(first, attacks, np.ones(1), sharing_of(suite, batch[0].task, attacks))
+            metrics = train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks))
             found = [with_trajectories(jax.tree.map(itemgetter((i, 0)), metrics)) for i in range(len(batch))]
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):

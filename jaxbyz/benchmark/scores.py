@@ -135,7 +135,7 @@ def score_setting(
         result = results.get(Cell(task, federation, entry, attack))
         return None if result is None else score_cell(suite, result, references)
 
-    attacks = suite.attacks_on(task)
+    attacks = suite.attacks_in(task, federation)
     found = {attack: score for attack in attacks if (score := scored(attack)) is not None}
     missing = [attack for attack in attacks if attack not in found]
     unattacked = scored(NO_ATTACK)

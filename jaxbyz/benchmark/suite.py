@@ -59,6 +59,7 @@ class Federation(NamedTuple):
         options: further options, which take precedence over those of entries.
         decentralised: whether only entries without a server take part.
         ranked: whether its scores count in the overall score.
+        without: attacks of the suite that are too expensive in this federation and not run.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Federation(NamedTuple):
     options: dict[str, Any]
     decentralised: bool
     ranked: bool
+    without: tuple[str, ...] = ()
 
 
 class Statistics(NamedTuple):
@@ -111,7 +113,7 @@ class Suite(NamedTuple):
         seeds: the number of seeds of every run.
         first_seed: the first of them.
         reference_seeds: the number of seeds of the references, which define the scale of all scores.
-        attacks: the attacks, besides `none`; a task may leave some out.
+        attacks: the attacks, besides `none`; a task or a federation may leave some out.
         tasks: by name.
         federations: by name.
         settings: pairs of a task and a federation, in the order in which they are run.
@@ -134,9 +136,10 @@ class Suite(NamedTuple):
     tuning: Tuning
     certificate: Budget
 
-    def attacks_on(self, task: str) -> tuple[str, ...]:
-        """Return the attacks that are run on a task, besides `none`."""
-        return tuple(attack for attack in self.attacks if attack not in self.tasks[task].without)
+    def attacks_in(self, task: str, federation: str) -> tuple[str, ...]:
+        """Return the attacks that are run in a setting, besides `none`."""
+        left_out = (*self.tasks[task].without, *self.federations[federation].without)
+        return tuple(attack for attack in self.attacks if attack not in left_out)
 
 
 def suite_names() -> list[str]:
@@ -246,6 +249,10 @@ class Fields:
             raise UsageError(f"{self.path}: {self.where}{name}: must be a list of different texts, at least one")
         return tuple(values)
 
+    def optional_texts(self, name: str) -> tuple[str, ...]:
+        """Return the list of texts of this name, or none if it is not given."""
+        return self.texts(name) if name in self.values else ()
+
     def factors(self, name: str) -> tuple[float, ...]:
         """Return the list of positive numbers of this name, which is not empty."""
         values = self.take(name, list)
@@ -289,9 +296,10 @@ def _task(fields: Fields) -> Task:
     if both := sorted(fixed.keys() & defaults.keys()):
         raise UsageError(f"{fields.path}: {fields.where}{both[0]} is in fixed and in defaults")
     references = {kind: fields.options(kind, (*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
-    without = fields.texts("without") if "without" in fields.values else ()
     threshold = fields.take("threshold", float)
-    task = Task(name, fixed, defaults, references["alone"], references["mean"], threshold, without)
+    task = Task(
+        name, fixed, defaults, references["alone"], references["mean"], threshold, fields.optional_texts("without")
+    )
     fields.refuse_others()
     return task
 
@@ -304,6 +312,7 @@ def _federation(fields: Fields) -> Federation:
         options=fields.options("options"),
         decentralised=fields.take("decentralised", bool, False),
         ranked=fields.take("ranked", bool, True),
+        without=fields.optional_texts("without"),
     )
     fields.refuse_others()
     return federation
@@ -343,16 +352,17 @@ def _check(suite: Suite, path: str) -> None:
         raise UsageError(f"{path}: attacks: 'none' is always run; do not name it")
     if others := [name for name in suite.tuning.attacks if name not in (*suite.attacks, "none")]:
         raise UsageError(f"{path}: tuning.attacks: {others[0]!r} is not an attack of the suite")
-    for task in suite.tasks.values():
-        if others := [name for name in task.without if name not in suite.attacks]:
-            raise UsageError(f"{path}: tasks.{task.name}.without: {others[0]!r} is not an attack of the suite")
-        if others := [name for name in task.without if name in suite.tuning.attacks]:
-            raise UsageError(f"{path}: tasks.{task.name}.without: {others[0]!r} is needed for tuning")
-        if not suite.attacks_on(task.name):
-            raise UsageError(f"{path}: tasks.{task.name}.without: must leave at least one attack")
+    for kind, parts in (("tasks", suite.tasks), ("federations", suite.federations)):
+        for name, part in parts.items():
+            if others := [attack for attack in part.without if attack not in suite.attacks]:
+                raise UsageError(f"{path}: {kind}.{name}.without: {others[0]!r} is not an attack of the suite")
+            if others := [attack for attack in part.without if attack in suite.tuning.attacks]:
+                raise UsageError(f"{path}: {kind}.{name}.without: {others[0]!r} is needed for tuning")
     for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
         size = {"agents": federation.agents, "byzantine": federation.byzantine}
-        for attack in suite.attacks_on(task.name):
+        if not suite.attacks_in(task.name, federation.name):
+            raise UsageError(f"{path}: task {task.name}, federation {federation.name}: no attack is left")
+        for attack in suite.attacks_in(task.name, federation.name):
             options = {**task.defaults, **task.fixed, **federation.options, **size}
             try:
                 resolve("default", **options, attack=attack, unsafe=True)

@@ -63,9 +63,9 @@ def groups_of_attacks(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(shared), *others] if shared else others
 
 
-def sharing_of(suite: Suite, task: str, attacks: Sequence[str]) -> Sharing | None:
-    """Return what a program of these attacks has in common with others of the task; None if it stands alone."""
-    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks_on(task)))[0], suite.tuning
+def sharing_of(suite: Suite, attacks: Sequence[str]) -> Sharing | None:
+    """Return what a program of these attacks has in common with others of the suite; None if it stands alone."""
+    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks))[0], suite.tuning
     at_once = len(tuning.attacks) * len(tuning.factors) * tuning.seeds
     return Sharing(shared, at_once) if set(attacks) <= set(shared) else None
 

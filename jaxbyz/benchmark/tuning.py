@@ -46,7 +46,7 @@ def tune(suite: Suite, entries: Mapping[str, Entry], name: str, task: str) -> Tu
         options = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
         config = cell_config(suite, cell, options, **seeds)
         eta = config.eta * factors
-        sharing = None if name in (ALONE, MEAN) else sharing_of(suite, task, group)
+        sharing = None if name in (ALONE, MEAN) else sharing_of(suite, group)
         returns |= dict(zip(group, average_returns(config, group, factors, sharing), strict=True))
     returns = {attack: returns[attack] for attack in attacks}
     worst = np.min([np.nan_to_num(values, nan=-np.inf) for values in returns.values()], axis=0)

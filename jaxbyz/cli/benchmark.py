@@ -138,9 +138,11 @@ def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, En
     federations = select("federation", arguments.federation, list(suite.federations))
     names = select("entry", arguments.entry, [*entries, ALONE, MEAN])
     attacks = select("attack", arguments.attack, [NO_ATTACK, *suite.attacks])
-    for task in tasks:
-        if left_out := [attack for attack in arguments.attack or () if attack in suite.tasks[task].without]:
-            print_message(f"task {task} is run without {', '.join(left_out)}")
+    for task, federation in suite.settings:
+        known = (NO_ATTACK, *suite.attacks_in(task, federation))
+        left_out = [name for name in arguments.attack or () if name not in known]
+        if left_out and task in tasks and federation in federations:
+            print_message(f"task {task}, federation {federation}: run without {', '.join(left_out)}")
     cells = [
         cell
         for cell in cells_of(suite, entries)
