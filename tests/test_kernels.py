@@ -13,7 +13,7 @@ import jaxbyz as jb
 from jaxbyz.accelerate.kernels import one_kernel
 from jaxbyz.accelerate.kernels.row_kernels import WARP_LANES, trace_step
 from jaxbyz.accelerate.platform import trace_for
-from jaxbyz.environments.gymnax_adapter import ActionSpace, Step
+from jaxbyz.environments import ActionSpace, Step
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander.environment import EnvParams, LunarLander
 from jaxbyz.sampling.rollout import Episodes, collect

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.environments.gymnax_adapter import Environment, OwnParams, check_environment
+from jaxbyz.environments.base import Environment, OwnParams, check_environment
 from jaxbyz.errors import UsageError, unknown
 
 OWN_PARAMS_STREAM = 2**31 - 2  # larger than any iteration, whose number is folded into the same key

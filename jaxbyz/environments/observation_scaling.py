@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.environments.gymnax_adapter import WRAPPERS, Environment, Step
+from jaxbyz.environments.base import Environment, Step
 from jaxbyz.errors import UsageError
 
 COMMON_KEY = 0
@@ -97,6 +97,3 @@ def _common_sample(environment: Environment) -> tuple[Float[Array, "E T O"], Boo
         return jax.vmap(episode)(keys)
 
     return sample(jax.random.split(jax.random.key(COMMON_KEY), EPISODES))
-
-
-WRAPPERS["scale"] = scale_observations

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.environments.gymnax_adapter import ActionSpace, Environment, OwnParams, Step, environments
+from jaxbyz.environments.base import ActionSpace, Environment, OwnParams, Step
+from jaxbyz.environments.catalogue import environments
 
 STATES, ACTIONS, HORIZON, GAMMA = 3, 2, 5, 0.9
 _rng = np.random.default_rng(3)

@@ -1,0 +1,141 @@
+"""All environments by name, and how they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxbyz.environments.base import NEEDS_JAX, Environment, check_gymnax
+from jaxbyz.environments.gymnax_adapter import adapt, known_names, make_by_name, register, replace_params
+from jaxbyz.environments.held_actions import hold_actions
+from jaxbyz.environments.observation_scaling import scale_observations
+from jaxbyz.errors import UsageError, first_line, unknown
+from jaxbyz.registry import Registry
+
+
+def _gymnasium_hint(name: str) -> str:
+    """Return what to do about a name of gymnasium, or an empty text."""
+    try:
+        import gymnasium
+    except ImportError:
+        return ""
+    return f"; gymnasium has it, but {NEEDS_JAX}" if name in gymnasium.registry else ""
+
+
+environments = Registry("env", _gymnasium_hint)
+DOWNLOADS = ("MNISTBandit-bsuite",)  # environments of gymnax that download data when they are made
+DOWNLOAD_SECONDS = 20.0  # how long a server may keep an environment's download waiting
+
+
+def _summary(name: str) -> str:
+    family = name.rpartition("-")[2]
+    return {"MinAtar": "MinAtar game", "bsuite": "behaviour suite task", "misc": "small task"}.get(
+        family, "classic control"
+    ) + " (gymnax)"
+
+
+def _make_own(name: str) -> Any:
+    """Make an environment of this package. Its module is imported only now, because that takes time."""
+    module, class_name, _ = _OWN[name]
+    return getattr(importlib.import_module(f"jaxbyz.environments.{module}"), class_name)()
+
+
+# The environments of this package: name -> (module in `jaxbyz.environments`, class, summary). They are registered with
+# gymnax too, so that `gymnax.make` finds them.
+_OWN = {
+    "LunarLander-v3": ("lunar_lander", "LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
+    "LunarLanderContinuous-v3": (
+        "lunar_lander",
+        "LunarLanderContinuous",
+        "Box2D's LunarLander in JAX, continuous engines",
+    ),
+    "InvertedPendulum-v5": ("mujoco.inverted_pendulum", "InvertedPendulum", "MuJoCo in JAX: balance a pole on a cart"),
+    "InvertedDoublePendulum-v5": (
+        "mujoco.inverted_double_pendulum",
+        "InvertedDoublePendulum",
+        "MuJoCo in JAX: balance two poles on a cart",
+    ),
+    "Swimmer-v5": ("mujoco.swimmer", "Swimmer", "MuJoCo in JAX: three links swim in a viscous fluid"),
+    "Reacher-v5": ("mujoco.reacher", "Reacher", "MuJoCo in JAX: an arm reaches for a target"),
+    "Hopper-v5": ("mujoco.hopper", "Hopper", "MuJoCo in JAX: one leg hops"),
+    "Walker2d-v5": ("mujoco.walker2d", "Walker2d", "MuJoCo in JAX: two legs walk"),
+    "HalfCheetah-v5": ("mujoco.half_cheetah", "HalfCheetah", "MuJoCo in JAX: two legs and a torso run"),
+}
+for _name, (_, _, _line) in _OWN.items():
+    environments.add(_name, functools.partial(_make_own, _name), _line)
+    register(_name, functools.partial(_make_own, _name))
+for _name in known_names():
+    if _name not in environments:
+        environments.add(_name, functools.partial(make_by_name, _name), _summary(_name))
+
+# Parameters that every environment has: name -> what wraps the environment, given the value. They are applied in this
+# order.
+WRAPPERS: dict[str, Callable[[Environment, Any], Environment]] = {"hold": hold_actions, "scale": scale_observations}
+
+
+def make_environment(name: str | Environment | Any, **params: Any) -> Environment:
+    """Make an environment.
+
+    Args:
+        name: a registered name, a gymnax environment object, or an `Environment`, which is returned unchanged.
+        **params: values that replace fields of the environment's parameters, for example `gravity=9.0`. Parameters
+            that gymnax derives from others, such as CartPole's `total_mass`, follow. Every environment also has
+            `hold`, the number of steps for which an action is held, and `scale=True`, which scales observations by
+            those of a common sample.
+
+    Raises:
+        UsageError: if the name or a parameter is unknown, or the spaces are not supported.
+    """
+    if isinstance(name, Environment):
+        return name
+    if wrapped := {key: params.pop(key) for key in WRAPPERS if key in params}:
+        environment = make_environment(name, **params)
+        for key, value in wrapped.items():
+            environment = WRAPPERS[key](environment, value)
+        return environment
+    raw = _make_raw(name) if isinstance(name, str) else name
+    if isinstance(raw, Environment):
+        if params:
+            raise UsageError(f"env {raw.name}: unknown parameter {next(iter(params))!r}")
+        return raw
+    check_gymnax(raw)
+    settings = raw.default_params
+    known = [field.name for field in dataclasses.fields(settings)] if params else []
+    for field in params:
+        if field not in known:
+            raise UsageError(f"env {raw.name}: {unknown('parameter', field, known)}")
+    return adapt(raw, replace_params(settings, params))
+
+
+def _make_raw(name: str) -> Any:
+    """Make a registered environment. Some of gymnax download data when they are made, for example MNISTBandit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_SECONDS)
+    try:
+        return environments[name].factory()
+    except (OSError, EOFError, struct.error) as error:  # no network, or half a file
+        raise UsageError(
+            f"env={name!r}: needs data that cannot be downloaded or read ({first_line(error)[:200]})"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def default_parameters(name: str) -> dict[str, Any]:
+    """Return the parameters of a registered environment and their defaults, without those of `WRAPPERS`.
+
+    The table is empty for environments without parameters, and for those that would have to download data.
+    """
+    raw = None if name in DOWNLOADS else _make_raw(name)
+    settings = getattr(raw, "default_params", None)
+    if not dataclasses.is_dataclass(settings):
+        return {}
+    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {name: value.tolist() if isinstance(value, jax.Array) else value for name, value in values.items()}
