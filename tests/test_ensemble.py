@@ -139,3 +139,9 @@ def test_evaluate_and_export_use_the_vote(tmp_path, capsys):
     assert run.act(np.zeros(4)) in (0, 1) and run.export(tmp_path / "policy.jax").exists()
     with pytest.raises(jb.UsageError, match="not one network"):
         run.export(tmp_path / "policy.npz")
+
+
+def test_options_that_the_ensemble_does_not_read_do_not_limit_its_liars():
+    assert (
+        jb.resolve("default", algorithm="ensemble", agents=13, byzantine=4, groups=13, participation=0.3).byzantine == 4
+    )

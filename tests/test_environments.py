@@ -82,6 +82,13 @@ def test_parameters_can_be_replaced_and_unknown_ones_are_refused():
     assert float(jb.make_environment("CartPole-v1", gravity=5.0).params.gravity) == 5.0
     with pytest.raises(jb.UsageError, match="parameter='gravitas' is unknown; did you mean 'gravity'"):
         jb.make_environment("CartPole-v1", gravitas=5.0)
+    for given in ({"gravity": "abc"}, {"masscart": None}, {"hold": 2, "max_steps_in_episode": "abc"}):
+        with pytest.raises(jb.UsageError, match="is not a number"):
+            jb.make_environment("CartPole-v1", **given)
+    made = jb.make_environment("CartPole-v1")
+    assert jb.make_environment(made) is made and jb.make_environment(made, hold=2).limit == 250
+    with pytest.raises(jb.UsageError, match="'gravity' cannot be changed in an environment that is made"):
+        jb.make_environment(made, gravity=1.0, hold=2)
 
 
 def test_plotting_libraries_are_loaded_when_they_are_first_used():

@@ -169,6 +169,7 @@ def test_seeds_differ_in_one_program_and_equal_parameters_are_the_nominal_run():
         ({"env_spread": "gravity"}, "env_spread='gravity': must be name=spread"),
         ({"env_param": "9.8"}, "env_param='9.8': must be name=value"),
         ({"env_param": "gravitas=9.8"}, "parameter='gravitas' is unknown"),
+        ({"env_param": "gravity=abc"}, "gravity=abc is not a number"),
         ({"env": "LunarLander-v3", "env_spread": "gravity=0.5"}, "gravity=-15.0 must lie between -12 and 0"),
         ({"env": "LunarLander-v3", "env_spread": "enable_wind=0.5"}, "enable_wind is False, which is not a number"),
         ({"env": "MountainCar-v0", "env_spread": "goal_velocity=0.1"}, "goal_velocity is 0, and a spread is relative"),
@@ -183,6 +184,14 @@ def test_bad_values_end_in_one_line(options, message):
     with pytest.raises(jb.UsageError) as caught:
         jb.build(jb.resolve(**options))
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_values_of_the_wrong_kind_are_refused():
+    cartpole = jb.make_environment("CartPole-v1")
+    with pytest.raises(jb.UsageError, match="env_spread=gravity=abc: must be a number"):
+        heterogeneous(cartpole, 3, spread={"gravity": "abc"})
+    with pytest.raises(jb.UsageError, match="env_agents: must be a table of parameters, not list"):
+        heterogeneous(cartpole, 3, values=[1, 2, 3])
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.adversary import Search, train_adversary
 from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.plan import cached_algorithm, describe_algorithm
+from jaxbyz.experiments.resolving import resolve
 
 K, D = 9, 6
 X = np.random.default_rng(3).normal(size=(K, D)) + 0.7
@@ -115,3 +117,16 @@ def test_training_finds_an_attack_that_hurts_the_mean() -> None:
     )  # fmt: skip
     found = list(train_adversary(config, Search(generations=8, population=8, seeds=2), iterations=25))
     assert np.mean([g.mean_return for g in found[-2:]]) < 0.8 * found[0].mean_return
+
+
+@pytest.mark.parametrize(("option", "name"), [("learned:", "a:b.npz"), ("learned:file=", "a.npz")])
+def test_an_adversary_that_is_trained_again_is_read_again(tmp_path, option, name):
+    file = tmp_path / name
+    config = resolve("default", env="TabularMDP", horizon=5, agents=5, byzantine=1, attack=f"{option}{file}")
+    memories = []
+    for value in (1.0, 2.0):
+        save_adversary(file, StoredAdversary(np.full(SIZE, value), 2.5, {}))
+        algorithm = cached_algorithm(config)
+        assert cached_algorithm(config) is algorithm and describe_algorithm(config, 1) is None
+        memories.append(float(algorithm.init(jax.random.key(0)).attack_memory.parameters[0]))
+    assert memories == [1.0, 2.0]

@@ -62,7 +62,8 @@ def gradient_found(
     never below that of the best start; for a random rule this holds on average, because the adversary does not know the
     rule's key.
 
-    Costs about 80 + K + restarts·steps applications of the rule, the latter with a backward pass.
+    Costs about 80 + K + restarts·steps applications of the rule, the latter with a backward pass. For a random rule
+    each of them is averaged over several keys.
 
     Args:
         objective: the damage to maximise.

@@ -18,11 +18,12 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, Metrics, State
-from jaxbyz.algorithms.base import starting_with_attack
+from jaxbyz.algorithms.base import always_large, starting_with_attack
 from jaxbyz.attacks.one_of import one_of
 from jaxbyz.benchmark.entries import NO_ATTACK
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.components import make_attack
+from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.plan import make_plan
@@ -79,11 +80,17 @@ def train_planned(
         config: the configuration.
         attacks: attacks of a group of `groups_of_attacks`.
         factors: `[G]`.
-        sharing: if given, the program depends neither on the step size nor on the seeds or on `attacks`.
+        sharing: if given, the program depends neither on the step size nor on the seeds or on `attacks`, except that
+            with small batches the number of iterations T depends on the coins of the seeds.
 
     Returns:
         Metrics `[attacks, factors, seeds, T]`.
+
+    Raises:
+        UsageError: if the estimator uses the step size, as `previous=realized` does.
     """
+    if config.previous == "realized" and not always_large(config.p, config.period):
+        raise UsageError("previous=realized: small batches use the step size, which is data here; give eta yourself")
     plan = make_plan(config)
     all_attacks, at_once = (tuple(attacks), None) if sharing is None else sharing
     decay = None if config.eta_end is None else config.eta_end / config.eta

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxbyz.environments.base import NEEDS_JAX, Environment, check_gymnax
 from jaxbyz.environments.gymnax_adapter import adapt, known_names, make_by_name, register, replace_params
@@ -84,17 +85,16 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     """Make an environment.
 
     Args:
-        name: a registered name, a gymnax environment object, or an `Environment`, which is returned unchanged.
+        name: a registered name, a gymnax environment object, or an `Environment`, which only `hold` and `scale` change.
         **params: values that replace fields of the environment's parameters, for example `gravity=9.0`. Parameters
             that gymnax derives from others, such as CartPole's `total_mass`, follow. Every environment also has
             `hold`, the number of steps for which an action is held, and `scale=True`, which scales observations by
             those of a common sample.
 
     Raises:
-        UsageError: if the name or a parameter is unknown, or the spaces are not supported.
+        UsageError: if the name or a parameter is unknown, a value is not a number where one is needed, or the spaces
+            are not supported.
     """
-    if isinstance(name, Environment):
-        return name
     if wrapped := {key: params.pop(key) for key in WRAPPERS if key in params}:
         environment = make_environment(name, **params)
         for key, value in wrapped.items():
@@ -103,7 +103,7 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     raw = _make_raw(name) if isinstance(name, str) else name
     if isinstance(raw, Environment):
         if params:
-            raise UsageError(f"env {raw.name}: unknown parameter {next(iter(params))!r}")
+            raise UsageError(f"env {raw.name}: {next(iter(params))!r} cannot be changed in an environment that is made")
         return raw
     check_gymnax(raw)
     settings = raw.default_params
@@ -111,7 +111,16 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
     for field in params:
         if field not in known:
             raise UsageError(f"env {raw.name}: {unknown('parameter', field, known)}")
+        if _is_number(getattr(settings, field)) and not _is_number(params[field]):
+            raise UsageError(f"env {raw.name}: {field}={params[field]} is not a number")
     return adapt(raw, replace_params(settings, params))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or an array of one number."""
+    if isinstance(value, bool | str) or value is None:
+        return False
+    return np.ndim(value) == 0 and np.result_type(value).kind in "iuf"
 
 
 def _make_raw(name: str) -> Any:

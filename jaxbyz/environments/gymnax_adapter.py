@@ -1,4 +1,4 @@
-"""The adapter of gymnax: the only module that uses its interface."""
+"""The adapter that makes gymnax environments pure functions on flat observations."""
 
 from __future__ import annotations
 

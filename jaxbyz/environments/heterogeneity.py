@@ -8,6 +8,7 @@ other parameters stay constants of that program.
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,9 @@ def heterogeneous(
         UsageError: if a parameter is unknown, cannot differ between agents, or a value is not allowed.
     """
     check_environment(environment)
+    for name, s in (spread or {}).items():
+        if not isinstance(s, numbers.Real):
+            raise UsageError(f"env_spread={name}={s}: must be a number of at least 0")
     spread = {name: float(s) for name, s in (spread or {}).items() if s != 0}
     given = _as_rows(environment, values, agents)
     if both := sorted(spread.keys() & given.keys()):
@@ -120,6 +124,8 @@ def _as_rows(environment: Environment, values: Any, agents: int) -> OwnParams:
     if values is None:
         return {}
     if not isinstance(values, Mapping):
+        if not isinstance(values, type(environment.params)):
+            raise UsageError(f"env_agents: must be a table of parameters, not {type(values).__name__}")
         nominal = {name: np.shape(getattr(environment.params, name)) for name in _names(environment)}
         fields = {name: getattr(values, name) for name in nominal}
         values = {name: value for name, value in fields.items() if np.ndim(value) > len(nominal[name])}

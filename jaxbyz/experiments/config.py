@@ -398,7 +398,7 @@ def check_tolerance(config: Config) -> None:
     """Refuse more Byzantine agents than the algorithm, its rule and its agreement tolerate."""
     if traits_of(config).naive:  # tolerates nobody, and is run with Byzantine agents to show that
         return
-    delivery = delivery_of(config)
+    delivery = _used_delivery(config)
     voters, present = delivery.voters(config.agents), delivery.present(config.agents)
     # Rules defend against as many as are assumed, and face as many as there are, all of whom may take part.
     most, rule = max(config.byzantine, config.defended), rule_spec(config)
@@ -411,13 +411,18 @@ def check_tolerance(config: Config) -> None:
     check_limits([*limits, *limits_of_agreement(config.agreement, present, most)], config.unsafe)
 
 
+def _used_delivery(config: Config) -> Delivery:
+    """Return the delivery of messages, which is that of all of them if the algorithm does not read these options."""
+    return delivery_of(config) if algorithms[config.algorithm].takes("delivery") else Delivery()
+
+
 def is_safe(config: Config) -> bool:
     """Return whether the configuration would be accepted without `unsafe`."""
     try:
         check_tolerance(dataclasses.replace(config, unsafe=False))
         f = 0 if traits_of(config).naive else max(config.byzantine, config.defended)
         if not in_groups(config):
-            make_rule(rule_spec(config), delivery_of(config).voters(config.agents), f)
+            make_rule(rule_spec(config), _used_delivery(config).voters(config.agents), f)
     except UsageError:
         return False
     return True

@@ -1,6 +1,6 @@
 """When an option is read: conditions that the fields of `Config` name in their metadata.
 
-An option whose conditions do not hold makes no difference, and `config.without_effect` says so.
+An option whose conditions do not hold makes no difference, and `ineffective.without_effect` says so.
 """
 
 from __future__ import annotations

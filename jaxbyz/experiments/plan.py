@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,7 @@ def _keys(seeds: int) -> jax.ShapeDtypeStruct:
 
 def cached_algorithm(config: Config, iterations: int = 1) -> Algorithm:
     """Return the algorithm of a configuration, the same object for configurations that compile to the same program."""
-    return _build_once(*_essential(config, iterations), Registry.revision)
+    return _build_once(*_essential(config, iterations), Registry.revision, _versions(_named_paths(config)))
 
 
 def describe_algorithm(config: Config, iterations: int) -> str | None:
@@ -104,9 +104,20 @@ def describe_algorithm(config: Config, iterations: int) -> str | None:
 
     None if an option names a file or folder, as that of a learned attack, because its contents may change.
     """
+    return None if _named_paths(config) else repr(_essential(config, iterations))
+
+
+def _named_paths(config: Config) -> list[str]:
+    """Return the files and folders that options name."""
     texts = [value for value in vars(config).values() if isinstance(value, str)]
-    words = [word for text in texts for word in (text, *re.split("[:=,+]", text))]
-    return None if any(map(os.path.exists, words)) else repr(_essential(config, iterations))
+    words = {word for text in texts for word in (text, text.partition(":")[2], *re.split("[:=,+]", text))}
+    return sorted(filter(os.path.exists, words))
+
+
+def _versions(paths: list[str]) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes when a file or folder is written again: its name, time and size."""
+    states = [(path, os.stat(path)) for path in paths]
+    return tuple((path, state.st_mtime_ns, state.st_size) for path, state in states)
 
 
 def _essential(config: Config, iterations: int) -> tuple[Config, int]:
@@ -117,7 +128,7 @@ def _essential(config: Config, iterations: int) -> tuple[Config, int]:
 
 
 @lru_cache(maxsize=16)
-def _build_once(config: Config, iterations: int, revision: int) -> Algorithm:
-    """Build an algorithm; `revision` makes the cache notice components that are registered again."""
+def _build_once(config: Config, iterations: int, revision: int, versions: tuple[Any, ...]) -> Algorithm:
+    """Build an algorithm. The cache notices components that are registered again and files that are written again."""
     check_memory(config)
     return build(config, iterations)
