@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.page import write_page
 from jaxbyz.benchmark.results import merge
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, interval, number

@@ -275,11 +275,11 @@ def _table(arguments: argparse.Namespace) -> int:
 
 def _page(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.leaderboard import load_leaderboard
-    from jaxbyz.benchmark.page import write_page
 
     board = load_leaderboard(arguments.suite, arguments.folder)
     with saying_what_is_replaced(arguments.out):
         print(write_page(board, arguments.out))
+    from jaxbyz.benchmark.html_page import write_page
     return 0
 
 
