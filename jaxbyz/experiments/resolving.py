@@ -35,6 +35,12 @@ def similar_option(name: str) -> str | None:
     return OTHER_NAMES.get(name) or (near[0] if near else None)
 
 
+def unknown_option(name: str) -> str:
+    """Return the message for an option that does not exist."""
+    near = similar_option(name)
+    return f"option {name!r} is unknown" + (f"; did you mean {near!r}?" if near else "")
+
+
 def resolve(preset: str | None = None, **options: Any) -> Config:
     """Return the checked configuration of the given options, with other values from the preset.
 
@@ -51,8 +57,7 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
     """
     for name in options:
         if name not in FIELDS:
-            near = similar_option(name)
-            raise UsageError(f"option {name!r} is unknown" + (f"; did you mean {near!r}?" if near else ""))
+            raise UsageError(unknown_option(name))
     options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
     preset = convert("preset", str | None, preset) or default_preset(options)
     check_choice("preset", preset, PRESETS)
