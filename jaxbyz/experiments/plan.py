@@ -50,7 +50,8 @@ def make_plan(config: Config) -> Plan:
     """Return the plan of an experiment.
 
     Shared coins come from the first seed. If every seed has its own coins, all sequences are as long as the longest,
-    so that every seed samples at least `config.trajectories`.
+    so that every seed samples at least `config.trajectories`; only FedPG-BR's may end below it (see
+    `training.most_iterations`).
     """
     check_memory(config)
     _output_program().prepare(_keys(config.seeds), np.int32(0))  # compiled while the algorithm is built

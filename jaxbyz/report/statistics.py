@@ -81,18 +81,23 @@ def window_averages(
 
     Args:
         metrics: as in `RunData`.
-        start: `[G]`, the trajectories at which each window begins.
-        end: `[G]`, the trajectories at which it ends.
+        start: `[G]` or `[seeds, G]`, the trajectories at which each window begins.
+        end: `[G]` or `[seeds, G]`, the trajectories at which it ends.
         metric: the name of the metric.
 
     Returns:
-        The averages `[seeds, G]`.
+        The averages `[seeds, G]`, of what was sampled in each window; NaN if that is nothing.
     """
+    trajectories, values = metrics["trajectories"].astype(float), metrics[metric].astype(float)
+    shape = len(trajectories), np.shape(end)[-1]
+    starts, ends = np.broadcast_to(start, shape), np.broadcast_to(end, shape)
     rows = []
-    for x, y in zip(metrics["trajectories"].astype(float), metrics[metric].astype(float), strict=True):
+    for x, y, first, last in zip(trajectories, values, starts, ends, strict=True):
         edges = np.concatenate([[0.0], x])
         integral = np.concatenate([[0.0], np.cumsum(y * np.diff(edges))])
-        rows.append((np.interp(end, edges, integral) - np.interp(start, edges, integral)) / (end - start))
+        sampled = np.minimum(last, x[-1]) - np.minimum(first, x[-1])
+        total = np.interp(last, edges, integral) - np.interp(first, edges, integral)
+        rows.append(np.divide(total, sampled, out=np.full(len(total), np.nan), where=sampled > 0))
     return np.stack(rows)
 
 

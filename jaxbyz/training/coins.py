@@ -38,7 +38,11 @@ def algorithm_coins(algorithm: Algorithm, key: PRNGKeyArray, iterations: int) ->
 
 
 def most_iterations(algorithm: Algorithm, trajectories: int) -> int:
-    """Return a number of iterations that samples `trajectories` per agent however the coins fall."""
+    """Return a number of iterations that samples `trajectories` per agent however the coins fall.
+
+    FedPG-BR may sample fewer: its large batches count as N here, although their sizes vary (`batch_spread`), and its
+    small ones as B, although those after an early end of its inner loop (`ratio_window`) sample nothing.
+    """
     N, B = algorithm.page.N, algorithm.page.B
     most = max(1, -(-trajectories // B))
     if algorithm.period is not None:
@@ -54,7 +58,7 @@ def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Boo
 
 
 def iterations_for(algorithm: Algorithm, coins: Bool[np.ndarray, " T"], trajectories: int) -> int:
-    """Return the number of iterations after which `trajectories` per agent have been sampled."""
+    """Return the number of iterations that sample `trajectories` per agent; see `most_iterations` for FedPG-BR."""
     spent = np.cumsum(np.where(coins, algorithm.page.N, algorithm.page.B))
     return int(np.searchsorted(spent, trajectories)) + 1
 
