@@ -27,7 +27,7 @@ def markdown(board: dict[str, Any]) -> str:
             *(setting_cell(by_setting.get(setting)) for setting in settings),
             number(min((s["worst_seed"] for s in found if s["worst_seed"] is not None), default=None)),
             number(sum(unattacked) / len(unattacked) if unattacked else None),
-            number(sum(s["megabytes"] for s in found) / len(found)),
+            number(sum(s["megabytes"] for s in found) / len(found) if found else None),
             verdict(found),
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -64,7 +64,7 @@ def scale(board: dict[str, Any]) -> str:
     lines = ["| setting | score 0: one honest agent alone | score 1: the mean without attack |", "| --- | --: | --: |"]
     for setting in board["settings"]:
         if (found := setting["reference_intervals"]) is not None:
-            digits = 3 if abs(found["mean"]["value"]) < 10 else 1
+            digits = 3 if abs(found["mean"]["value"] or 0.0) < 10 else 1
             texts = [interval(found[name], digits) for name in ("alone", "mean")]
             lines.append(f"| {setting['task']} {setting['federation']} | {texts[0]} | {texts[1]} |")
     return "\n".join(lines)
@@ -75,9 +75,9 @@ def number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
-def interval(estimate: dict[str, float] | None, digits: int = 2) -> str:
-    """Format a value with its interval."""
-    if estimate is None:
+def interval(estimate: dict[str, float | None] | None, digits: int = 2) -> str:
+    """Format a value with its interval, or a dash if there is none."""
+    if estimate is None or estimate["value"] is None:
         return "–"
     value, low, high = (number(estimate[name], digits) for name in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
@@ -93,8 +93,8 @@ def setting_cell(setting: dict[str, Any] | None) -> str:
 
 
 def verdict(settings: list[dict[str, Any]]) -> str:
-    """Return `broken` if a rule of the entry is broken in some federation, `cleared` if none is."""
-    verdicts = [text for setting in settings for text in setting["certificates"].values() if text is not None]
-    if any(not text.startswith("cleared") for text in verdicts):
-        return "broken"
-    return "cleared" if verdicts else "–"
+    """Return the worst verdict on a rule of the entry in some federation; `cleared` only if all of them are."""
+    texts = [text for setting in settings for text in setting["certificates"].values()]
+    known = {text.split(":")[0] for text in texts if text is not None}
+    found = [name for name in ("broken", "refused") if name in known]
+    return found[0] if found else "cleared" if texts and None not in texts else "–"

@@ -25,8 +25,9 @@ function rowOf(entry) {
   const attacked = settings.flatMap((setting) => Object.entries(setting.cells).filter(([attack]) => (filters.attack === ALL ? attack !== "none" : attack === filters.attack)).flatMap(([, cell]) => cell.seeds));
   const numbers = (values) => values.filter((value) => value !== null);
   const reached = numbers(settings.map((setting) => (filters.attack === ALL ? setting.reached_at : (setting.cells[filters.attack] || { reached_at: null }).reached_at)));
-  const verdicts = settings.flatMap((setting) => Object.values(setting.certificates).filter((text) => text !== null));
-  const broken = verdicts.filter((text) => !text.startsWith("cleared"));
+  const verdicts = settings.flatMap((setting) => Object.values(setting.certificates)); // null: not certified
+  const against = verdicts.filter((text) => text !== null && !text.startsWith("cleared"));
+  const verdict = ["broken", "refused"].find((name) => against.some((text) => text.startsWith(name)));
   return {
     entry, overall, coverage: estimates.filter((estimate) => estimate !== null).length, settings: settings.length,
     worst: [...new Set(settings.map((setting) => setting.worst_attack).filter((attack) => attack !== null))].join(", "),
@@ -34,7 +35,7 @@ function rowOf(entry) {
     unattacked: mean(settings.filter((setting) => setting.unattacked).map((setting) => setting.unattacked.value)),
     reached: reached.length === settings.length ? mean(reached) : null, reachedIn: reached.length,
     megabytes: mean(settings.map((setting) => setting.megabytes)), seconds: mean(settings.map((setting) => setting.seconds)),
-    verdict: verdicts.length === 0 ? "–" : broken.length ? "broken" : "cleared", reasons: [...new Set(broken)].join("; "),
+    verdict: verdict || (verdicts.length && !verdicts.includes(null) ? "cleared" : "–"), reasons: [...new Set(against)].join("; "),
   };
 }
 function reachedText(row) {
