@@ -73,6 +73,11 @@ def test_suites_of_the_package_are_valid_and_unchanged():
         ("[federations.k5]", "[federations.K_5]", "'K_5' must consist of lowercase letters"),
         ("factors = [0.5, 1.0]", "factors = [0.5, -1]", "tuning.factors: must be a list of positive numbers"),
         ("byzantine = 1", "byzantine = 9", "byzantine=9 of agents=5"),
+        ('name = "tiny"', 'name = "tiny"\nreleased = 2024-01-01', "released is unknown"),
+        ("eta = 0.05", "eta = 2024-01-01", "tasks.easy.alone.eta=2024-01-01: must not be a date"),
+        ("eta = 0.05", "eta = inf", "tasks.easy.alone.eta=inf: must not be a date, a time or non-finite"),
+        ("floor = -1.0", "floor = nan", "statistics.floor=nan: must be finite"),
+        ("factors = [0.5, 1.0]", "factors = [0.5, inf]", "tuning.factors: must be a list of positive numbers"),
     ],
 )
 def test_bad_suites_are_refused_in_one_line(tmp_path, before, after, said):
@@ -89,6 +94,8 @@ def test_bad_suites_are_refused_in_one_line(tmp_path, before, after, said):
         ({"x": {"algorithm": "byzpg"}}, "x.summary is missing"),
         ({"x": {"summary": "", "attack": "none"}}, "x.attack: the suite sets this option itself"),
         ({"x": {"summary": "", "tasks": {"easy": {"etta": 1}}}}, "did you mean 'eta'?"),
+        ({"x": {"summary": "", "preset": "default"}}, "x: option 'preset' is unknown"),
+        ({"x": {"summary": "", "eta": float("nan")}}, "x.eta=nan: must not be a date"),
         ({}, "names no entry"),
     ],
 )
@@ -222,6 +229,10 @@ def test_changed_and_foreign_results_are_refused(tmp_path):
     refused({"suite": {"name": "tiny", "hash": "0"}}, "made with suite", rehash=True)
     refused({"average": [1.0]}, r"average has shape \(1,\)", rehash=True)
     refused({"seeds": None}, "seeds is missing", rehash=True)
+    refused({"finite": [True]}, r"finite has shape \(1,\)", rehash=True)
+    refused({"finite": [[True], *[True] * 7]}, "not a result of the benchmark", rehash=True)
+    refused({"cell": {**content["cell"], "task": 3}}, "task is missing or not of type str", rehash=True)
+    refused({"cell": {**content["cell"], "colour": "red"}}, "not a result of the benchmark", rehash=True)
     refused({"config": {**content["config"], "eta": 9.0}}, r"made with other options \(eta\)", rehash=True)
     refused({"cell": {**content["cell"], "attack": "avg-zero"}}, "holds the cell", rehash=True)
     file.write_text("{")
@@ -238,6 +249,11 @@ def test_references_are_verified_with_the_options_of_the_suite(tmp_path):
     result_path(folder, cell).write_text(json.dumps({**content, "hash": hash_of(content)}))
     with pytest.raises(UsageError, match="the reference alone was not run with the options of the suite"):
         check_result(result_path(folder, cell), suite)
+    unknown = result_path(folder, cell._replace(task="hard"))
+    content["cell"]["task"] = "hard"
+    unknown.write_text(json.dumps({**content, "hash": hash_of(content)}))
+    with pytest.raises(UsageError, match="the suite tiny has no such reference"):
+        check_result(unknown, suite)
 
 
 def test_comparison_of_a_second_run(results):
@@ -269,6 +285,9 @@ def test_merging_keeps_the_first_of_two_results(tmp_path, capsys):
     assert read_result(result_path(out, cell), suite).average[0] == 30.0
     assert load_leaderboard(str(path), out)["entries"][0]["overall"]["value"] == pytest.approx(0.5)
     changed = json.loads(result_path(other, cell).read_text())
+    del changed["config"]["ratio_window"]  # as if the file were older than this option, and so had its default
+    result_path(other, cell).write_text(json.dumps({**changed, "hash": hash_of(changed)}))
+    assert main(["benchmark", "merge", str(path), str(folder), str(other), "--out", str(out)]) == 0
     changed["config"]["eta"] = 5.0
     result_path(other, cell).write_text(json.dumps({**changed, "hash": hash_of(changed)}))
     assert main(["benchmark", "merge", str(path), str(folder), str(other), "--out", str(out)]) == 2

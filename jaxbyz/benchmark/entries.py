@@ -12,6 +12,7 @@ eta = 5e-3
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,10 @@ from typing import Any, NamedTuple
 
 from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.config import Config, traits_of
+from jaxbyz.experiments.config import TYPES, Config, traits_of
 from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import read_toml
+from jaxbyz.registry import convert
 
 ALONE, MEAN = "alone", "mean"  # the references with scores 0 and 1
 ONE_AGENT = "one-agent"  # stands for the federation in the cell of `alone`
@@ -99,13 +101,42 @@ def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
     return entries
 
 
-def with_step_sizes(entries: Mapping[str, Entry], best: Mapping[tuple[str, str], float]) -> dict[str, Entry]:
-    """Return the entries with tuned step sizes: (task, entry) -> η."""
-    tuned = {}
-    for name, entry in entries.items():
-        found = {task: {**entry.by_task.get(task, {}), "eta": eta} for (task, of), eta in best.items() if of == name}
-        tuned[name] = entry._replace(by_task={**entry.by_task, **found})
+def with_step_sizes(
+    suite: Suite, entries: Mapping[str, Entry], best: Mapping[tuple[str, str], float]
+) -> dict[str, Entry]:
+    """Return the entries with tuned step sizes: (task, entry) -> η. A decay keeps its ratio η_end/η.
+
+    An entry whose own step size is not allowed is left as it is, so that its run says so.
+    """
+    tuned = dict(entries)
+    for (task, name), eta in best.items():
+        if name in entries and task in suite.tasks:
+            entry = tuned[name]
+            with contextlib.suppress(UsageError):
+                options = step_size(eta, decay_of(suite, task, entry.options_on(task)))
+                tuned[name] = entry._replace(
+                    by_task={**entry.by_task, task: {**entry.by_task.get(task, {}), **options}}
+                )
     return tuned
+
+
+def decay_of(suite: Suite, task: str, options: Mapping[str, Any]) -> float | None:
+    """Return η_end/η of an entry with these options on a task; None if its step size is constant.
+
+    Raises:
+        UsageError: if one of them is not a number, or η is not positive.
+    """
+    described = suite.tasks[task]
+    values = {"eta": Config.eta, "eta_end": Config.eta_end, **described.defaults, **described.fixed, **options}
+    eta, end = (convert(name, TYPES[name], values[name]) for name in ("eta", "eta_end"))
+    if not eta > 0:
+        raise UsageError(f"eta={eta}: must be positive")
+    return None if end is None else float(end / eta)
+
+
+def step_size(eta: float, decay: float | None) -> dict[str, float]:
+    """Return the options for a step size η that decays to this share of it, or is constant."""
+    return {"eta": eta} if decay is None else {"eta": eta, "eta_end": decay * eta}
 
 
 def select(kind: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
@@ -115,6 +146,11 @@ def select(kind: str, names: Sequence[str] | None, known: Sequence[str]) -> list
     return [name for name in known if not names or name in names]
 
 
+def reference_cells(task: str, federation: str) -> tuple[Cell, Cell]:
+    """Return the cells whose returns have the scores 0 and 1 in a setting."""
+    return Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK)
+
+
 def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
     """Return all cells of a suite for these entries, the references of a setting first.
 
@@ -122,8 +158,7 @@ def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
     """
     cells: dict[Cell, None] = {}
     for task, federation in suite.settings:
-        cells[Cell(task, ONE_AGENT, ALONE, NO_ATTACK)] = None
-        cells[Cell(task, federation, MEAN, NO_ATTACK)] = None
+        cells.update(dict.fromkeys(reference_cells(task, federation)))
         for entry in entries.values():
             if takes_part(suite, entry, task, federation):
                 attacks = (NO_ATTACK, *suite.attacks_in(task, federation))
@@ -132,10 +167,13 @@ def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
 
 
 def takes_part(suite: Suite, entry: Entry, task: str, federation: str) -> bool:
-    """Return whether an entry competes in a setting."""
+    """Return whether an entry competes in a setting. One with options that are not allowed does: its run says so."""
     if not suite.federations[federation].decentralised:
         return True
-    config = cell_config(suite, Cell(task, federation, entry.name, NO_ATTACK), entry.options_on(task))
+    try:
+        config = cell_config(suite, Cell(task, federation, entry.name, NO_ATTACK), entry.options_on(task))
+    except UsageError:
+        return True
     return not traits_of(config).central
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import NO_ATTACK, Cell
+from jaxbyz.benchmark.entries import NO_ATTACK, Cell, reference_cells
 from jaxbyz.benchmark.results import Result, load_certificates, load_results
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
@@ -16,12 +16,12 @@ from jaxbyz.benchmark.scores import (
     Settings,
     SettingScore,
     improvement,
+    mean_of_known,
     overall,
     performance,
     profile,
     profile_levels,
     ranked_settings,
-    reference_cells,
     references_of,
     score_entries,
 )
@@ -50,7 +50,7 @@ def leaderboard(suite: Suite, results: Mapping[Cell, Result], certificates: Cert
 
     names = sorted(scores, key=order)
     return {
-        "suite": {"name": suite.name, "summary": suite.summary, "hash": suite.hash, "seeds": suite.seeds},
+        "suite": {**suite.label, "summary": suite.summary, "seeds": suite.seeds},
         "measure": suite.statistics.measure,
         "floor": suite.statistics.floor,
         "confidence": suite.statistics.confidence,
@@ -168,9 +168,9 @@ def _cell(score: CellScore, result: Result) -> dict[str, Any]:
 
 
 def _curve(result: Result) -> dict[str, Any]:
-    """Return the mean return and its range over the finite seeds."""
+    """Return the mean return and its range over the finite seeds that sampled something there."""
     rows = result.returns[result.finite] if result.finite.any() else result.returns[:1]
-    spread = {"mean": rows.mean(axis=0), "low": rows.min(axis=0), "high": rows.max(axis=0)}
+    spread = {"mean": mean_of_known(rows), "low": np.fmin.reduce(rows), "high": np.fmax.reduce(rows)}
     return {"x": _numbers(result.trajectories), **{name: _numbers(row, 4) for name, row in spread.items()}}
 
 

@@ -24,13 +24,14 @@ from jaxbyz.report.statistics import window_averages
 
 RESULT_FORMAT = 1
 POINTS = 40  # of a learning curve
-FINAL_PART = 0.1  # the last tenth of the budget defines the final return
+FINAL_SHARE_OF_BUDGET = 0.1  # the last tenth of the budget defines the final return
 CERTIFICATE = "certificate"  # first part of the names of files with certificates
 KEYS = {
     "format": int, "suite": dict, "cell": dict, "options": dict, "config": dict, "environment": dict, "seeds": list,
     "seconds": float, "finite": list, "average": list, "final": list, "trajectories": list, "return": list,
     "bytes_sent": float, "hash": str,
 }  # fmt: skip
+CERTIFICATE_KEYS = {"federation": str, "rule": str, "certificate": dict}
 
 
 class Result(NamedTuple):
@@ -47,7 +48,7 @@ class Result(NamedTuple):
         average: `[seeds]`, mean honest return over the whole budget; NaN if not finite.
         final: `[seeds]`, mean honest return over the last tenth of the budget; NaN if not finite.
         trajectories: `[G]`, trajectories per agent.
-        returns: `[seeds, G]`, mean honest return since the previous point.
+        returns: `[seeds, G]`, mean honest return since the previous point; NaN where a seed has sampled nothing.
         bytes_sent: by all agents, per seed.
         hash: of the contents of the file.
     """
@@ -75,14 +76,16 @@ def result_path(folder: Path, cell: Cell) -> Path:
 def measurements(config: Config, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return what a file keeps of the metrics of a training, as `Experiment.metrics` has them.
 
-    Coins differ between seeds, so seeds sample different numbers of trajectories. Only the budget counts.
+    Coins differ between seeds, so seeds sample different numbers of trajectories. Only the budget counts. A seed of
+    FedPG-BR may end below it (`jaxbyz.training.most_iterations`); then everything that it sampled counts.
     """
     budget = config.trajectories
-    finite = np.all(metrics["finite"].astype(bool), axis=1) & (metrics["trajectories"][:, -1] >= budget)
+    finite = np.all(metrics["finite"].astype(bool), axis=1)
     edges = np.unique(np.linspace(0, budget, POINTS + 1).round())
     curves = window_averages(metrics, edges[:-1], edges[1:])
-    ends = window_averages(metrics, np.array([0.0, (1 - FINAL_PART) * budget]), np.full(2, float(budget)))
-    average, final = np.where(finite, ends.T, np.nan)
+    ends = np.minimum(metrics["trajectories"][:, -1:], float(budget))
+    starts = ends * np.array([0.0, 1 - FINAL_SHARE_OF_BUDGET])
+    average, final = np.where(finite, window_averages(metrics, starts, np.repeat(ends, 2, axis=1)).T, np.nan)
 
     def rounded(values: np.ndarray) -> list[float]:
         return [float(f"{value:.6g}") for value in values]
@@ -123,7 +126,7 @@ def write_result(
     """
     content = {
         "format": RESULT_FORMAT,
-        "suite": {"name": suite.name, "hash": suite.hash},
+        "suite": suite.label,
         "cell": cell._asdict(),
         "options": dict(options),
         "config": to_dict(config),
@@ -156,9 +159,31 @@ def read_hashed(path: Path, suite: Suite | None) -> dict[str, Any]:
     if content.get("hash") != hash_of(content):
         raise UsageError(f"{path}: the contents do not fit the hash; the file was changed after it was written")
     named = content.get("suite")
-    if suite is not None and named != {"name": suite.name, "hash": suite.hash}:
+    if suite is not None and named != suite.label:
         raise UsageError(f"{path}: made with suite {named}, not with {suite.name} ({suite.hash})")
     return content
+
+
+def check_kinds(path: Path, content: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    """Refuse contents of a file that lack a key or have a value of another type; whole numbers may stand for floats."""
+    for key, kind in kinds.items():
+        if not isinstance(content.get(key), (float, int) if kind is float else kind):
+            raise UsageError(f"{path}: {key} is missing or not of type {kind.__name__}")
+
+
+def changed_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the options in which two configurations, as JSON values, differ.
+
+    Options that are newer than a file had their defaults then.
+    """
+    defaults = to_dict(Config())
+    return [key for key in defaults if first.get(key, defaults[key]) != second.get(key, defaults[key])]
+
+
+def check_config(path: Path, config: Config, before: Mapping[str, Any]) -> None:
+    """Refuse a file of another configuration."""
+    if changed := changed_options(to_dict(config), before):
+        raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
 
 
 def read_result(path: Path, suite: Suite | None = None) -> Result:
@@ -168,18 +193,17 @@ def read_result(path: Path, suite: Suite | None = None) -> Result:
         UsageError: if the file is damaged, was changed, or belongs to another suite.
     """
     content = read_hashed(path, suite)
-    for key, kind in KEYS.items():
-        if not isinstance(content.get(key), (float, int) if kind is float else kind):
-            raise UsageError(f"{path}: {key} is missing or not of type {kind.__name__}")
+    check_kinds(path, content, KEYS)
+    check_kinds(path, content["cell"], dict.fromkeys(Cell._fields, str))
+    seeds, points = len(content["seeds"]), len(content["trajectories"])
+    shapes = {
+        "finite": (seeds,), "average": (seeds,), "final": (seeds,), "trajectories": (points,), "return": (seeds, points)
+    }  # fmt: skip
     try:
         cell = Cell(**content["cell"])
-        arrays = {
-            name: np.array(content[name], float) for name in ("average", "final", "trajectories", "return")
-        }  # null becomes NaN
+        arrays = {name: np.array(content[name], float) for name in shapes}  # null becomes NaN
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}: not a result of the benchmark ({error})") from error
-    seeds, points = len(content["seeds"]), len(arrays["trajectories"])
-    shapes = {"average": (seeds,), "final": (seeds,), "return": (seeds, points)}
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise UsageError(f"{path}: {name} has shape {arrays[name].shape}; it must be {shape}")
@@ -190,7 +214,7 @@ def read_result(path: Path, suite: Suite | None = None) -> Result:
         content["environment"],
         float(content["seconds"]),
         content.get("together") is True,  # older files do not say it
-        np.array(content["finite"], bool),
+        arrays["finite"] == 1,
         arrays["average"],
         arrays["final"],
         arrays["trajectories"],
@@ -220,9 +244,18 @@ def load_results(folder: str | Path, suite: Suite) -> dict[Cell, Result]:
 
 
 def load_certificates(folder: str | Path, suite: Suite) -> dict[tuple[str, str], dict[str, Any]]:
-    """Read the certificates of a folder: (federation, rule) -> fields of `Certificate`."""
-    contents = [read_hashed(path, suite) for path in sorted(Path(folder).glob(f"{CERTIFICATE}.*.json"))]
-    return {(content["federation"], content["rule"]): content["certificate"] for content in contents}
+    """Read the certificates of a folder: (federation, rule) -> fields of `Certificate`.
+
+    Raises:
+        UsageError: if a file was changed, belongs to another suite, or is not a certificate.
+    """
+    found = {}
+    for path in sorted(Path(folder).glob(f"{CERTIFICATE}.*.json")):
+        content = read_hashed(path, suite)
+        check_kinds(path, content, CERTIFICATE_KEYS)
+        check_kinds(path, content["certificate"], {"verdict": str, "reason": str})
+        found[content["federation"], content["rule"]] = content["certificate"]
+    return found
 
 
 def merge(folders: Sequence[str | Path], out: str | Path, suite: Suite, log: Callable[[str], None]) -> int:
@@ -244,8 +277,8 @@ def merge(folders: Sequence[str | Path], out: str | Path, suite: Suite, log: Cal
                 chosen[path.name] = path, content
                 continue
             first, kept = chosen[path.name]
-            if content.get("config") != kept.get("config"):
-                raise UsageError(f"{path}: has another configuration than {first}")
+            if changed := changed_options(_config_in(path, content), _config_in(first, kept)):
+                raise UsageError(f"{path}: has another configuration than {first} ({', '.join(changed)})")
             if content["hash"] != kept["hash"]:
                 log(f"{path.name}: kept that of {first.parent}")
     target, written = make_folder(out), 0
@@ -254,3 +287,11 @@ def merge(folders: Sequence[str | Path], out: str | Path, suite: Suite, log: Cal
             write_text(target / name, json_text(content) + "\n")
             written += 1
     return written
+
+
+def _config_in(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration in the contents of a file; certificates have none."""
+    config = content.get("config", {})
+    if not isinstance(config, dict):
+        raise UsageError(f"{path}: config is not of type dict")
+    return config

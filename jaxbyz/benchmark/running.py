@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from jaxbyz.benchmark.entries import Cell, Entry, cell_config, options_of
 from jaxbyz.benchmark.results import (
     CERTIFICATE,
     RESULT_FORMAT,
+    check_config,
     read_hashed,
     read_result,
     result_path,
@@ -34,7 +35,6 @@ from jaxbyz.experiments.config import Config, agrees, rule_spec
 from jaxbyz.experiments.folder_lock import BusyError, lock_folder
 from jaxbyz.experiments.history import with_trajectories
 from jaxbyz.experiments.reporters import Reporter
-from jaxbyz.experiments.resolving import to_dict
 from jaxbyz.experiments.run import Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
 
@@ -61,12 +61,16 @@ def rules_of(config: Config) -> Iterator[str]:
 
 
 def rules_to_certify(suite: Suite, entries: Mapping[str, Entry], cells: list[Cell]) -> list[RuleToCertify]:
-    """Return the rules of the entries in these cells, each once per federation."""
+    """Return the rules of the entries in these cells, each once per federation.
+
+    Cells whose options are not allowed have none; `run_cells` says why.
+    """
     found: dict[RuleToCertify, None] = {}
     for cell in cells:
         if cell.entry in entries:
-            config = cell_config(suite, cell, options_of(suite, entries, cell))
-            found.update({RuleToCertify(cell.federation, rule): None for rule in rules_of(config)})
+            with contextlib.suppress(UsageError):
+                config = cell_config(suite, cell, options_of(suite, entries, cell))
+                found.update({RuleToCertify(cell.federation, rule): None for rule in rules_of(config)})
     return list(found)
 
 
@@ -152,14 +156,6 @@ def batches_of(cells: list[Cell]) -> list[list[Cell]]:
     return batches
 
 
-def check_config(path: Path, config: Config, before: Mapping[str, Any]) -> None:
-    """Refuse a file of another configuration. Options that are newer than the file had their defaults then."""
-    before = {**to_dict(Config()), **before}
-    changed = [key for key, value in to_dict(config).items() if before[key] != value]
-    if changed:
-        raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
-
-
 def certify_rules(
     suite: Suite, rules: list[RuleToCertify], folder: str | Path, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
@@ -171,8 +167,8 @@ def certify_rules(
         federation = suite.federations[rule.federation]
         K, f = federation.agents, federation.byzantine
         (found,) = certify([rule.rule], agents=K, byzantine=f, budget=suite.certificate)
-        named = {"name": suite.name, "hash": suite.hash}
-        write_hashed(path, {"format": RESULT_FORMAT, "suite": named, **rule._asdict(), "certificate": found.as_dict()})
+        content = {"format": RESULT_FORMAT, "suite": suite.label, **rule._asdict(), "certificate": found.as_dict()}
+        write_hashed(path, content)
 
     for rule in rules:
         path = target / f"{rule.name}.json"

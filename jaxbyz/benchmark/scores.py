@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell
+from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, Cell, reference_cells
 from jaxbyz.benchmark.results import Result
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.report.statistics import (
@@ -87,11 +87,6 @@ def performance(result: Result, measure: str) -> np.ndarray:
     return result.average if measure == "average" else result.final
 
 
-def reference_cells(task: str, federation: str) -> tuple[Cell, Cell]:
-    """Return the cells whose returns have the scores 0 and 1."""
-    return Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK)
-
-
 def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> References | None:
     """Return the references of a setting, or None if they were not run."""
     cells = reference_cells(task, federation)
@@ -113,14 +108,20 @@ def estimate(value: float, resampled: np.ndarray, confidence: float) -> Estimate
     return Estimate(np.asarray(value), np.asarray(low), np.asarray(high))
 
 
+def mean_of_known(rows: np.ndarray) -> np.ndarray:
+    """Return the mean over the first axis of the values that are not NaN; NaN where there is none."""
+    known = ~np.isnan(rows)
+    total = np.sum(np.where(known, rows, 0.0), axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
 def score_cell(suite: Suite, result: Result, references: References) -> CellScore:
     """Score one cell. The bootstrap depends on the cell's name only, so that scores can be reproduced."""
     statistics = suite.statistics
     scores = normalise(performance(result, statistics.measure), references, statistics.floor)
     generator = np.random.default_rng(list(result.cell.name.encode()))
     resampled = bootstrap_iqms(scores, statistics.resamples, generator)
-    with np.errstate(invalid="ignore"):
-        curve = np.nanmean(result.returns, axis=0) if result.finite.any() else result.returns[0]
+    curve = mean_of_known(result.returns) if result.finite.any() else result.returns[0]
     reached_at = float(first_reached(result.trajectories, curve, suite.tasks[result.cell.task].threshold))
     value = estimate(float(interquartile_mean(scores)), resampled, statistics.confidence)
     return CellScore(scores, value, resampled, reached_at)

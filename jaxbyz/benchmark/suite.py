@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from jaxbyz.certify import Budget
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.config import FIELDS
-from jaxbyz.experiments.resolving import resolve
+from jaxbyz.experiments.resolving import resolve, unknown_option
 from jaxbyz.files import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -136,6 +137,11 @@ class Suite(NamedTuple):
     tuning: Tuning
     certificate: Budget
 
+    @property
+    def label(self) -> dict[str, str]:
+        """What results name their suite by."""
+        return {"name": self.name, "hash": self.hash}
+
     def attacks_in(self, task: str, federation: str) -> tuple[str, ...]:
         """Return the attacks that are run in a setting, besides `none`."""
         left_out = (*self.tasks[task].without, *self.federations[federation].without)
@@ -167,12 +173,12 @@ def parse_suite(values: dict[str, Any], path: str) -> Suite:
     top = Fields(values, path, "")
     statistics, seeds, tuning = top.table("statistics"), top.table("seeds"), top.table("tuning")
     certificate = top.table("certificate")
-    tasks = {name: _task(fields) for name, fields in top.tables("tasks").items()}
-    federations = {name: _federation(fields) for name, fields in top.tables("federations").items()}
+    tasks = {name: _task(name, fields) for name, fields in top.tables("tasks").items()}
+    federations = {name: _federation(name, fields) for name, fields in top.tables("federations").items()}
     suite = Suite(
         name=top.take("name", str),
         summary=top.take("summary", str),
-        hash=content_hash(values),
+        hash="",
         seeds=seeds.take("count", int, least=1),
         first_seed=seeds.take("first", int, least=0),
         reference_seeds=seeds.take("references", int, least=1),
@@ -201,7 +207,7 @@ def parse_suite(values: dict[str, Any], path: str) -> Suite:
     for fields in (top, statistics, seeds, tuning, certificate):
         fields.refuse_others()
     _check(suite, path)
-    return suite
+    return suite._replace(hash=content_hash(values))  # of checked values only: others may not be JSON values
 
 
 def content_hash(value: Any) -> str:
@@ -227,6 +233,8 @@ class Fields:
             value = float(value)
         if type(value) is not kind:
             raise UsageError(f"{self.path}: {self.where}{name}={str(value)[:60]} is not of type {kind.__name__}")
+        if kind is float and not math.isfinite(value):
+            raise UsageError(f"{self.path}: {self.where}{name}={value}: must be finite")
         if least is not None and value < least:
             raise UsageError(f"{self.path}: {self.where}{name}={value}: must be at least {least}")
         return value
@@ -256,7 +264,7 @@ class Fields:
     def factors(self, name: str) -> tuple[float, ...]:
         """Return the list of positive numbers of this name, which is not empty."""
         values = self.take(name, list)
-        if not values or any(type(value) not in (int, float) or not value > 0 for value in values):
+        if not values or any(type(value) not in (int, float) or not 0 < value < math.inf for value in values):
             raise UsageError(f"{self.path}: {self.where}{name}: must be a list of positive numbers, at least one")
         return tuple(map(float, values))
 
@@ -279,20 +287,27 @@ def check_name(path: str, where: str, name: str) -> None:
 
 
 def check_options(path: str, where: str, options: Mapping[str, Any], refused: tuple[str, ...]) -> None:
-    """Refuse options that do not exist, and those that someone else sets."""
-    for name in options:
+    """Refuse options that do not exist, those that someone else sets, and values that JSON does not have."""
+    for name, value in options.items():
         if name not in FIELDS:
-            try:
-                resolve("default", **{name: None})  # raises, and names the nearest option
-            except UsageError as error:
-                raise UsageError(f"{path}: {where}: {error}") from error
+            raise UsageError(f"{path}: {where}: {unknown_option(name)}")
         if name in refused:
             raise UsageError(f"{path}: {where}.{name}: the suite sets this option itself")
+        if not is_json(value):
+            raise UsageError(f"{path}: {where}.{name}={str(value)[:60]}: must not be a date, a time or non-finite")
 
 
-def _task(fields: Fields) -> Task:
+def is_json(value: Any) -> bool:
+    """Return whether a TOML value is a JSON value: neither a date or a time, nor a number that is not finite."""
+    if isinstance(value, dict):
+        return all(map(is_json, value.values()))
+    if isinstance(value, list):
+        return all(map(is_json, value))
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, (str, int))
+
+
+def _task(name: str, fields: Fields) -> Task:
     fixed, defaults = fields.options("fixed"), fields.options("defaults")
-    name = fields.where.split(".")[-2]
     if both := sorted(fixed.keys() & defaults.keys()):
         raise UsageError(f"{fields.path}: {fields.where}{both[0]} is in fixed and in defaults")
     references = {kind: fields.options(kind, (*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
@@ -304,9 +319,9 @@ def _task(fields: Fields) -> Task:
     return task
 
 
-def _federation(fields: Fields) -> Federation:
+def _federation(name: str, fields: Fields) -> Federation:
     federation = Federation(
-        name=fields.where.split(".")[-2],
+        name=name,
         agents=fields.take("agents", int, least=2),
         byzantine=fields.take("byzantine", int, least=1),
         options=fields.options("options"),

@@ -7,16 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, Cell, Entry, cell_config, options_of
-from jaxbyz.benchmark.results import RESULT_FORMAT, read_hashed, write_hashed
+from jaxbyz.benchmark.entries import (
+    ALONE,
+    MEAN,
+    NO_ATTACK,
+    ONE_AGENT,
+    Cell,
+    Entry,
+    cell_config,
+    decay_of,
+    options_of,
+    step_size,
+)
+from jaxbyz.benchmark.results import (
+    FINAL_SHARE_OF_BUDGET,
+    RESULT_FORMAT,
+    check_config,
+    check_kinds,
+    read_hashed,
+    write_hashed,
+)
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.benchmark.together import Sharing, groups_of_attacks, sharing_of, train_planned
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.resolving import to_dict
+
+TUNING_KEYS = {"task": str, "entry": str, "best": float}
 
 
 class Tuned(NamedTuple):
@@ -24,7 +45,8 @@ class Tuned(NamedTuple):
 
     Attributes:
         eta: `[G]`, the step sizes.
-        returns: attack -> `[G]`, the mean return over the run and over tuning seeds; NaN if a seed became non-finite.
+        returns: attack -> `[G]`, the mean return over the run, or over its last tenth if that is the measure of the
+            suite, and over tuning seeds; NaN if a seed became non-finite.
         best: the step size whose worst attack has the highest return.
     """
 
@@ -34,24 +56,43 @@ class Tuned(NamedTuple):
 
 
 def tune(suite: Suite, entries: Mapping[str, Entry], name: str, task: str) -> Tuned:
-    """Tune an entry or a reference on a task, in the first federation of the task."""
-    federation = next(f for t, f in suite.settings if t == task)
-    attacks = (NO_ATTACK,) if name in (ALONE, MEAN) else suite.tuning.attacks
-    seeds = {"seeds": suite.tuning.seeds, "seed": suite.tuning.first_seed}
+    """Tune an entry or a reference on a task, in the first federation of the task.
+
+    Raises:
+        UsageError: if a seed became non-finite with every step size.
+    """
+    attacks = tuning_attacks(suite, name)
     factors, eta = np.array(suite.tuning.factors), np.zeros(0)
+    share = FINAL_SHARE_OF_BUDGET if suite.statistics.measure == "final" else 1.0
     returns: dict[str, np.ndarray] = {}
     for group in groups_of_attacks(attacks):
-        cell = Cell(task, ONE_AGENT if name == ALONE else federation, name, group[0])
-        options = options_of(suite, entries, cell)
-        options = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
-        config = cell_config(suite, cell, options, **seeds)
+        config = tuning_config(suite, entries, name, task, group[0])
         eta = config.eta * factors
         sharing = None if name in (ALONE, MEAN) else sharing_of(suite, group)
-        returns |= dict(zip(group, average_returns(config, group, factors, sharing), strict=True))
+        returns |= dict(zip(group, average_returns(config, group, factors, sharing, share), strict=True))
     returns = {attack: returns[attack] for attack in attacks}
     worst = np.min([np.nan_to_num(values, nan=-np.inf) for values in returns.values()], axis=0)
+    if np.isneginf(worst).all():
+        raise UsageError(f"task {task}, entry {name}: a seed became non-finite with every step size that was tried")
     tried = [float(f"{value:.6g}") for value in eta]
     return Tuned(tried, {attack: values.tolist() for attack, values in returns.items()}, tried[int(np.argmax(worst))])
+
+
+def tuning_attacks(suite: Suite, name: str) -> tuple[str, ...]:
+    """Return the attacks under which an entry or a reference is tuned."""
+    return (NO_ATTACK,) if name in (ALONE, MEAN) else suite.tuning.attacks
+
+
+def tuning_config(suite: Suite, entries: Mapping[str, Entry], name: str, task: str, attack: str) -> Config:
+    """Return the configuration of tuning with the factor 1: the task's step size, with the decay of the entry."""
+    federation = next(f for t, f in suite.settings if t == task)
+    cell = Cell(task, ONE_AGENT if name == ALONE else federation, name, attack)
+    options = options_of(suite, entries, cell)
+    decay = decay_of(suite, task, options)
+    others = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
+    seeds = {"seeds": suite.tuning.seeds, "seed": suite.tuning.first_seed}
+    config = cell_config(suite, cell, others, **seeds)
+    return config if decay is None else cell_config(suite, cell, others, **seeds, **step_size(config.eta, decay))
 
 
 def tuning_path(folder: Path, task: str, name: str) -> Path:
@@ -60,35 +101,60 @@ def tuning_path(folder: Path, task: str, name: str) -> Path:
 
 
 def tune_if_missing(suite: Suite, entries: Mapping[str, Entry], name: str, task: str, folder: Path) -> float:
-    """Tune unless the file exists, and return the best step size."""
+    """Tune unless the file exists, and return the best step size.
+
+    Raises:
+        UsageError: if the file was made with other options of the entry, or a seed became non-finite with every step
+            size.
+    """
     path = tuning_path(folder, task, name)
+    config = tuning_config(suite, entries, name, task, tuning_attacks(suite, name)[0])
     if not path.exists():
         tuned = tune(suite, entries, name, task)
-        named = {"name": suite.name, "hash": suite.hash}
-        write_hashed(path, {"format": RESULT_FORMAT, "suite": named, "task": task, "entry": name, **tuned._asdict()})
-    return float(read_hashed(path, suite)["best"])
+        described = {"task": task, "entry": name, "config": to_dict(config)}
+        write_hashed(path, {"format": RESULT_FORMAT, "suite": suite.label, **described, **tuned._asdict()})
+    content = read_tuning(path, suite)
+    if (before := content.get("config")) is not None:  # older files do not have it
+        check_config(path, config, before)
+    return float(content["best"])
+
+
+def read_tuning(path: Path, suite: Suite) -> dict[str, Any]:
+    """Read the file of a tuned entry; refuse other files."""
+    content = read_hashed(path, suite)
+    check_kinds(path, content, TUNING_KEYS | ({"config": dict} if "config" in content else {}))
+    return content
 
 
 def load_step_sizes(folder: str | Path, suite: Suite) -> dict[tuple[str, str], float]:
     """Read the best step sizes of a folder: (task, entry) -> η.
 
     Raises:
-        UsageError: if a file was changed or belongs to another suite, or there is none.
+        UsageError: if a file was changed, belongs to another suite or is not of `tune`, or there is none.
     """
-    contents = [read_hashed(path, suite) for path in sorted(Path(folder).glob("*.json"))]
+    contents = [read_tuning(path, suite) for path in sorted(Path(folder).glob("*.json"))]
     if not contents:
         raise UsageError(f"{folder}: no tuning results here; `jaxbyz benchmark tune {suite.name}` makes some")
     return {(content["task"], content["entry"]): float(content["best"]) for content in contents}
 
 
 def average_returns(
-    config: Config, attacks: tuple[str, ...], factors: np.ndarray, sharing: Sharing | None = None
+    config: Config, attacks: tuple[str, ...], factors: np.ndarray, sharing: Sharing | None = None, share: float = 1.0
 ) -> np.ndarray:
     """Train under A attacks with the step size times each factor `[G]`.
 
+    Args:
+        config: the configuration with the factor 1.
+        attacks: a group of `groups_of_attacks`.
+        factors: `[G]`.
+        sharing: what the program has in common with others.
+        share: the last part of the trajectories that counts.
+
     Returns:
-        `[A, G]`, the mean return over the run and the seeds; NaN where a seed became non-finite.
+        `[A, G]`, the mean return over that part and the seeds; NaN where a seed became non-finite.
     """
     metrics = train_planned(config, attacks, factors, sharing)
-    averages = np.sum(metrics.returns * metrics.batch, axis=3) / np.sum(metrics.batch, axis=3)
+    sampled = np.cumsum(metrics.batch, axis=3)
+    weight = np.clip(sampled - (1 - share) * sampled[..., -1:], 0, metrics.batch)
+    averages = np.sum(metrics.returns * weight, axis=3) / np.sum(weight, axis=3)
     return np.where(np.all(metrics.finite == 1, axis=(2, 3)), np.mean(averages, axis=2), np.nan)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config
-from jaxbyz.benchmark.results import Result, measurements, read_result, result_files
-from jaxbyz.benchmark.running import check_config
+from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config, options_of, reference_cells
+from jaxbyz.benchmark.results import Result, check_config, measurements, read_result, result_files
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.resolving import from_dict
@@ -58,15 +57,13 @@ def check_result(path: Path, suite: Suite) -> Result:
     cell = result.cell
     if cell.name != path.stem:
         raise UsageError(f"{path}: holds the cell {cell.name}")
-    if (cell.task, cell.federation) not in suite.settings and cell.entry != ALONE:
-        raise UsageError(f"{path}: the suite {suite.name} has no such setting")
     if cell.entry in (ALONE, MEAN):
-        task = suite.tasks[cell.task]
-        expected = (
-            {"algorithm": "page-pg", **task.alone} if cell.entry == ALONE else {"algorithm": "dec-page-pg", **task.mean}
-        )
-        if result.options != expected:
+        if not any(cell in reference_cells(*setting) for setting in suite.settings):
+            raise UsageError(f"{path}: the suite {suite.name} has no such reference")
+        if result.options != options_of(suite, {}, cell):
             raise UsageError(f"{path}: the reference {cell.entry} was not run with the options of the suite")
+    elif (cell.task, cell.federation) not in suite.settings:
+        raise UsageError(f"{path}: the suite {suite.name} has no such setting")
     check_config(path, cell_config(suite, cell, result.options), result.config)
     return result
 

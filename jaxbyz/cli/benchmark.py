@@ -183,7 +183,7 @@ def _run(arguments: argparse.Namespace) -> int:
     check_at_least(arguments, jobs=1)
     suite, entries = load_suite(arguments.suite), load_entries(arguments.entries)
     if arguments.tuned is not None:
-        entries = with_step_sizes(entries, load_step_sizes(arguments.tuned, suite))
+        entries = with_step_sizes(suite, entries, load_step_sizes(arguments.tuned, suite))
     cells = _part(arguments.part, _selected(arguments, suite, entries))
 
     log = message_printer(arguments)
@@ -206,11 +206,17 @@ def _run(arguments: argparse.Namespace) -> int:
         except Interrupted as stop:
             print_message(f"{stop.folder.parent.name} stopped at iteration {stop.done}; the same command continues")
             return 128 + stop.signal
-        if not arguments.no_certify:
-            failed |= certify_rules(suite, rules_to_certify(suite, entries, cells), arguments.out, log)
+    _print_failures(failed)
+    if arguments.jobs == 1 and not arguments.no_certify:
+        refused = certify_rules(suite, rules_to_certify(suite, entries, cells), arguments.out, log)
+        _print_failures(refused)
+        failed |= refused
+    return int(bool(failed))
+
+
+def _print_failures(failed: dict[str, str]) -> None:
     for name, reason in failed.items():
         print_message(f"{name} failed: {reason}")
-    return int(bool(failed))
 
 
 def _part(text: str | None, cells: list[Cell]) -> list[Cell]:
@@ -274,12 +280,12 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _page(arguments: argparse.Namespace) -> int:
+    from jaxbyz.benchmark.html_page import write_page
     from jaxbyz.benchmark.leaderboard import load_leaderboard
 
     board = load_leaderboard(arguments.suite, arguments.folder)
     with saying_what_is_replaced(arguments.out):
         print(write_page(board, arguments.out))
-    from jaxbyz.benchmark.html_page import write_page
     return 0
 
 
@@ -319,6 +325,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.entries import ALONE, MEAN, load_entries, select
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.benchmark.tuning import tune_if_missing
+    from jaxbyz.errors import UsageError
     from jaxbyz.experiments.run_folder import make_folder
     from jaxbyz.reproduction.subprocesses import run_in_processes
 
@@ -335,8 +342,10 @@ def _tune(arguments: argparse.Namespace) -> int:
         }  # fmt: skip
         failed = run_in_processes(commands, arguments.jobs, print_message)
     for task, name in pairs:
-        if f"{task}.{name}" in failed:
-            print_message(f"{task}.{name} failed: {failed[f'{task}.{name}']}")
-        else:
-            print(f"{task:<12} {name:<28} eta = {tune_if_missing(suite, entries, name, task, out)}", flush=True)
+        if f"{task}.{name}" not in failed:
+            try:
+                print(f"{task:<12} {name:<28} eta = {tune_if_missing(suite, entries, name, task, out)}", flush=True)
+            except UsageError as error:
+                failed[f"{task}.{name}"] = str(error)
+    _print_failures(failed)
     return int(bool(failed))

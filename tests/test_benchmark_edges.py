@@ -1,0 +1,167 @@
+"""The benchmark where something is missing, short, diverged or refused: one bad part does not hide the others."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from benchmark_results import ENTRIES, SUITE, entries, made_up, make_results, write_suite
+
+from jaxbyz.algorithms import Metrics
+from jaxbyz.benchmark import tuning
+from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
+from jaxbyz.benchmark.leaderboard import load_leaderboard
+from jaxbyz.benchmark.results import measurements, write_hashed, write_result
+from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify
+from jaxbyz.benchmark.suite import load_suite
+from jaxbyz.benchmark.table import both_tables, verdict
+from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
+from jaxbyz.cli import main
+from jaxbyz.errors import UsageError
+
+CELL = Cell("easy", "k5", "robust", "avg-zero")
+
+
+def test_a_seed_that_ends_below_its_budget_is_not_diverged(tmp_path):
+    """FedPG-BR waits in iterations without trajectories, which the plan counts as small batches."""
+    path, folder = make_results(tmp_path)
+    suite = load_suite(path)
+    config = cell_config(suite, CELL, entries()["robust"].options)  # a budget of 6 trajectories
+    metrics = {
+        "returns": np.repeat([[20.0, 99.0, 40.0]], 8, axis=0),
+        "trajectories": np.array([[2, 2, 4]] * 7 + [[2, 4, 6]]),
+        "finite": np.array([[1, 1, 1]] * 6 + [[1, 0, 1]] + [[1, 1, 1]]),
+        "bytes_sent": np.zeros((8, 3)),
+    }
+    found = measurements(config, metrics)
+    assert found["finite"] == [True] * 6 + [False, True]
+    np.testing.assert_allclose(found["average"], [30.0] * 6 + [np.nan, 53.0])
+    np.testing.assert_allclose(found["final"], [40.0] * 6 + [np.nan, 40.0])
+    np.testing.assert_allclose(found["return"][0], [20.0, 20.0, 40.0, 40.0, np.nan, np.nan])
+    # The curve shows the seeds that have sampled something, and ends where no seed has.
+    for last, end in ((6, 40.0), (4, None)):
+        metrics["trajectories"][7, 1:] = last - 2, last
+        write_result(folder, suite, CELL, {}, config, metrics, 1.0)
+        settings = {entry["name"]: entry["settings"] for entry in load_leaderboard(str(path), folder)["entries"]}
+        curve = settings["robust"][0]["cells"]["avg-zero"]["curve"]
+        assert (
+            curve["mean"][:2] == curve["high"][:2] == [20.0] * 2 and curve["mean"][4:] == curve["low"][4:] == [end] * 2
+        )
+
+
+def test_tables_of_partial_and_diverged_results(tmp_path, capsys):
+    path, folder = make_results(tmp_path)
+    suite = load_suite(path)
+    diverged = np.where(np.arange(12) < 4, np.nan, 30.0)
+    made_up(folder, suite, Cell("easy", "k5", "mean", "none"), diverged)
+    board = load_leaderboard(str(path), folder)
+    assert "| easy k5 | 10.000 (10.000 to 10.000) | – |" in both_tables(board)
+    for file in folder.glob("*.mean.none.json"):
+        file.unlink()
+    for option in ([], ["--attacks"]):
+        assert main(["benchmark", "table", str(path), str(folder), *option]) == 0
+    assert "| robust | – | – | – | – | – |" in capsys.readouterr().out
+
+
+def test_the_verdict_is_the_worst_one_and_needs_all_certificates():
+    def of(*texts):
+        return verdict([{"certificates": dict(enumerate(texts))}])
+
+    assert of("cleared", "cleared: nothing found") == "cleared"
+    assert of("cleared", None) == of(None) == of() == verdict([]) == "–"
+    assert of("cleared", "refused: needs more agents") == of(None, "refused: needs more agents") == "refused"
+    assert of("refused: needs more agents", "broken: found", "cleared") == "broken"
+
+
+def test_files_of_another_kind_are_refused_in_one_line(tmp_path):
+    path, folder = make_results(tmp_path)
+    suite = load_suite(path)
+    with pytest.raises(UsageError, match=r"\.json: task is missing or not of type str"):
+        load_step_sizes(folder, suite)
+    content = {"format": 1, "suite": suite.label, "federation": "k5", "rule": "rfa"}
+    for certificate, said in (({}, "certificate is missing"), ({"certificate": {}}, "verdict is missing")):
+        write_hashed(folder / "certificate.k5.rfa.json", {**content, **certificate})
+        with pytest.raises(UsageError, match=said):
+            load_leaderboard(str(path), folder)
+
+
+def test_one_bad_entry_does_not_stop_the_others(tmp_path, capsys):
+    """Its cells fail and are named; the rules of the others are certified."""
+    path, folder = make_results(tmp_path)
+    suite = load_suite(path)
+    described = {**ENTRIES, "bad": {"summary": "", "algorithm": "decbyzpg", "N": -1}}
+    competing = parse_entries(described, "mine.toml")
+    cells = cells_of(suite, competing)
+    assert Cell("easy", "k9", "bad", "none") in cells and Cell("easy", "k9", "central", "none") not in cells
+    rules = rules_to_certify(suite, competing, cells)
+    assert RuleToCertify("k5", "rfa") in rules and rules == rules_to_certify(
+        suite, entries(), cells_of(suite, entries())
+    )
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[bad]\nsummary = ""\nalgorithm = "decbyzpg"\nN = -1\n')
+    assert main(["benchmark", "run", str(path), "--entries", str(mine), "--out", str(folder)]) == 1
+    assert capsys.readouterr().err.count("failed: easy.") == 6
+    best = {("easy", "bad"): 0.3, ("easy", "robust"): 0.4, ("gone", "robust"): 0.5}
+    tuned = with_step_sizes(suite, {**competing, "bad": competing["bad"]._replace(options={"eta": "x"})}, best)
+    assert tuned["bad"].options_on("easy") == {"eta": "x"} and tuned["robust"].by_task == {"easy": {"eta": 0.4}}
+
+
+def test_tuning_and_the_run_keep_the_decay_of_the_step_size(tmp_path):
+    suite = load_suite(write_suite(tmp_path))  # its step size is 0.1
+    own = {"summary": "", "algorithm": "decbyzpg", "aggregator": "rfa", "eta": 0.4, "eta_end": 0.1}
+    competing = parse_entries({"mine": own}, "mine.toml")
+    config = tuning_config(suite, competing, "mine", "easy", "none")
+    assert (config.eta, config.eta_end) == (0.1, pytest.approx(0.025))
+    assert (config.seed, config.seeds) == (1000, 2)
+    tuned = with_step_sizes(suite, competing, {("easy", "mine"): 0.05})["mine"].options_on("easy")
+    run = cell_config(suite, CELL._replace(entry="mine"), tuned)  # 0.05 is below the entry's own final step size
+    assert (run.eta, run.eta_end) == (0.05, pytest.approx(0.0125))
+    # A decay of the task itself is kept in the same way, and a constant step size stays constant.
+    decaying = load_suite(write_suite(tmp_path, SUITE.replace("eta = 0.1", "eta = 0.1\neta_end = 0.05")))
+    assert with_step_sizes(decaying, entries(), {("easy", "robust"): 0.02})["robust"].by_task["easy"] == {
+        "eta": 0.02,
+        "eta_end": pytest.approx(0.01),
+    }
+    assert tuning_config(suite, entries(), "central", "easy", "none").eta_end is None
+
+
+def planned(returns: np.ndarray, batch: np.ndarray, finite: np.ndarray):
+    """Return a stand-in for `train_planned` that trained with these metrics `[G, T]`."""
+
+    def train(config, attacks, factors, sharing=None):
+        shape = (len(attacks), len(factors), config.seeds, returns.shape[-1])
+        spread = {name: np.broadcast_to(rows[None, :, None], shape) for name, rows in
+                  {"returns": returns, "batch": batch, "finite": finite}.items()}  # fmt: skip
+        return Metrics(**{name: spread.get(name) for name in Metrics._fields})
+
+    return train
+
+
+def test_tuning_measures_what_is_scored_and_notices_other_options(tmp_path, monkeypatch):
+    """The first step size has the better average, the second the better end."""
+    returns = np.array([[40.0] * 10, [0.0] * 9 + [90.0]])
+    batch, finite = np.full((2, 10), 2), np.ones((2, 10))
+    monkeypatch.setattr(tuning, "train_planned", planned(returns, batch, finite))
+    average = load_suite(write_suite(tmp_path))
+    final = load_suite(write_suite(tmp_path, SUITE.replace('measure = "average"', 'measure = "final"')))
+    config = tuning_config(average, entries(), "robust", "easy", "none")
+    assert average_returns(config, ("none",), np.ones(2)).tolist() == [[40.0, 9.0]]
+    np.testing.assert_allclose(average_returns(config, ("none",), np.ones(2), share=0.15), [[40.0, 60.0]])
+    assert tune_if_missing(average, entries(), "robust", "easy", tmp_path) == 0.05
+    (tmp_path / "final").mkdir()
+    assert tune_if_missing(final, entries(), "robust", "easy", tmp_path / "final") == 0.1
+    # The file is reused only with the same options. Files that do not say their options are trusted.
+    changed = parse_entries({**ENTRIES, "robust": {**ENTRIES["robust"], "aggregator": "median"}}, "mine.toml")
+    with pytest.raises(UsageError, match=r"made with other options \(aggregator\)"):
+        tune_if_missing(average, changed, "robust", "easy", tmp_path)
+    file = tmp_path / "easy.robust.json"
+    older = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("config", "hash")}
+    write_hashed(file, older)
+    assert tune_if_missing(average, changed, "robust", "easy", tmp_path) == 0.05
+    assert load_step_sizes(tmp_path, average) == {("easy", "robust"): 0.05}
+    # A step size with which everything diverges is not chosen.
+    monkeypatch.setattr(tuning, "train_planned", planned(returns, batch, 0 * finite))
+    with pytest.raises(UsageError, match="task easy, entry central: a seed became non-finite with every step size"):
+        tune_if_missing(average, entries(), "central", "easy", tmp_path)
+    assert not (tmp_path / "easy.central.json").exists()
