@@ -100,6 +100,13 @@ class Entry(NamedTuple):
         """
         parameters = inspect.signature(self.factory).parameters
         given = {k: v for k, v in offered.items() if k in parameters and k not in options}
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        needed = [k for k, p in parameters.items() if p.default is p.empty and p.kind not in variable]
+        if missing := [k for k in needed if k not in given and k not in options]:
+            raise UsageError(
+                f"{self.name}: {missing[0]} is missing; what is registered must be a function of its options that "
+                "returns the component"
+            )
         try:
             return self.factory(**given, **options)
         except UsageError:

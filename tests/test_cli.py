@@ -12,6 +12,7 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import FUSED_SMALL_LOOPS, WIDE_VECTORS, agents_can_share_cores, set_flags
 from jaxbyz.attacks import attacks
+from jaxbyz.certify import certify
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.listing import KINDS, described
 from jaxbyz.cli.options import config_from, parse_widths
@@ -25,6 +26,7 @@ from jaxbyz.federation.launcher import node_command
 from jaxbyz.files import json_text
 from jaxbyz.registry import Registry
 from jaxbyz.rules import aggregators
+from jaxbyz.rules import from_function as rule_from_function
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
         "--trajectories", "12", "--p", "0.5", "--kappa", "2"]  # fmt: skip
@@ -354,6 +356,21 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     assert "own-" in refused(capsys, "evaluate", out)
     assert "the run was started with --import own.py" in refused(capsys, "resume", out)
     assert main(["evaluate", out, "--episodes", "2", *imported]) == 0
+
+
+def test_wrong_components_and_files_are_explained(capsys, tmp_path, folder, registries_restored):
+    aggregators.add("untraced", lambda: rule_from_function(lambda messages: float(messages[0, 0]) * messages[0]))
+    attacks.add("no-factory", lambda key, messages, mask: messages)
+    untraced = "the rule is not a JAX function of its messages"
+    assert untraced in refused(capsys, "train", *SHARED, "--aggregator", "untraced", "--no-save")
+    assert untraced in certify(["untraced"], agents=5, byzantine=1)[0].reason
+    lines = refused(capsys, "train", *TINY, "--attack", "no-factory", "--no-save")
+    assert "no-factory: key is missing; what is registered must be a function of its options" in lines
+    file = tmp_path / "policy.npz"
+    file.touch()
+    assert "policy.npz: is a file; name the folder of a run" in refused(capsys, "evaluate", str(file))
+    assert "cannot be read (no such file" in refused(capsys, "--import", "nowhere.py", "list").lower()
+    assert repr(jb.load_run(folder)).startswith(f"<finished run in {folder}: decbyzpg on CartPole-v1, ")
 
 
 def test_none_on_the_command_line_overrides_the_preset():

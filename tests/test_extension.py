@@ -52,7 +52,7 @@ def test_an_extended_run_is_the_long_run(short, long_run, capsys):
     assert_same_run(loaded, long_run)
     assert loaded.config == LONG and not (short / final_state.HISTORY).exists()
     assert_same_run(extend(short, 80), long_run)  # nothing left to do
-    with pytest.raises(jb.UsageError, match="the run was started with 80; give more"):
+    with pytest.raises(jb.UsageError, match="the run has 80 already; give more"):
         extend(short, 79)
 
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 # command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
-    "resume": ("jaxbyz.cli.resume", "continue an interrupted run"),
+    "resume": ("jaxbyz.cli.resume", "continue an interrupted run, or extend a finished one"),
     "sweep": ("jaxbyz.cli.sweep", "train every combination of options that a TOML file lists"),
     "plot": ("jaxbyz.cli.plot", "draw run folders: curves, heatmap, diameter, trust, agreement"),
     "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, next to its own curves"),
@@ -84,6 +84,7 @@ def build_parser(only: str | None = None) -> Parser:
 def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Import what every `--import FILE` names, and return these names and the other arguments."""
     from jaxbyz.errors import UsageError
+    from jaxbyz.files import reason
     from jaxbyz.registry import Registry
 
     parser = Parser(add_help=False, allow_abbrev=False)
@@ -98,7 +99,9 @@ def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
                 importlib.import_module(source)
         except SyntaxError as error:
             raise UsageError(f"--import {source}: {error.msg} (line {error.lineno} of {error.filename})") from error
-        except (OSError, ImportError) as error:
+        except OSError as error:
+            raise UsageError(f"--import {source}: cannot be read ({reason(error)})") from error
+        except ImportError as error:
             raise UsageError(f"--import {source}: {error}") from error
     Registry.imported = tuple(parsed.sources)
     return parsed.sources, others

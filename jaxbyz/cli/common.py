@@ -127,7 +127,7 @@ def add_deterministic_option(parser: argparse.ArgumentParser) -> None:
 
 def add_quiet_option(parser: argparse.ArgumentParser) -> None:
     """Add --quiet, which means the same in all commands."""
-    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only, and what --json asks for")
+    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
 
 
 def message_printer(arguments: argparse.Namespace) -> Callable[[str], None]:

@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     if is_first_process():
         for line in without_effect(config, options_given(arguments)):
             common.print_message(line)
+        if config.byzantine and config.attack == "none" and not arguments.quiet:
+            common.print_message(f"attack=none: the {config.byzantine} Byzantine agents behave as if they were honest")
     labels = {"name": arguments.name, "tags": arguments.tag}
     check_labels(**labels)
     if arguments.out is None and not arguments.no_save:

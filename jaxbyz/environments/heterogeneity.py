@@ -97,8 +97,8 @@ def _scaled(centre: np.ndarray, deviation: Any) -> Array:
 def _nominal(environment: Environment, name: str, spread: float) -> np.ndarray:
     """Return the nominal value of a parameter that is to be spread."""
     value = np.asarray(_field(environment, name))
-    if not 0 < spread < np.inf:
-        raise UsageError(f"env_spread={name}={spread}: must be a number of at least 0")
+    if not 0 < spread < 1:
+        raise UsageError(f"env_spread={name}={spread}: must be at least 0 and less than 1, or signs would change")
     if value.dtype.kind not in "iuf":
         raise UsageError(f"env_spread={name}={spread}: {name} is {value}, which is not a number")
     if not np.any(value):

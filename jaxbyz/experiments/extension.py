@@ -46,7 +46,7 @@ def extend(
 def check_extension(config: Config, trajectories: int) -> Config:
     """Return the configuration with more trajectories, or refuse."""
     if trajectories < config.trajectories:
-        raise UsageError(f"trajectories={trajectories}: the run was started with {config.trajectories}; give more")
+        raise UsageError(f"trajectories={trajectories}: the run has {config.trajectories} already; give more")
     if config.eta_end is not None and trajectories > config.trajectories:
         raise UsageError(
             f"trajectories={trajectories}: the step size of this run decays to eta_end={config.eta_end} over its "

@@ -70,6 +70,11 @@ class RunFiles(NamedTuple):
 class RunData(RunFiles, PolicyMethods):
     """A run that was loaded from its folder: its contents, and what can be done with the learnt policy."""
 
+    def __repr__(self) -> str:
+        c, state = self.config, "finished" if self.finished else "unfinished"
+        who = f"{c.agents} agents, {c.byzantine} Byzantine ({c.attack})"
+        return f"<{state} run in {self.folder}: {c.algorithm} on {c.env}, {who}, {c.seeds} seeds>"
+
 
 def has_run(folder: Path) -> bool:
     """Return whether the folder holds a run."""
@@ -173,6 +178,8 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
     folder = Path(path)
     if not _exists(folder):
         raise UsageError(f"{path}: no such folder")
+    if folder.is_file():
+        raise UsageError(f"{path}: is a file; name the folder of a run")
     if not has_run(folder):
         raise UsageError(_missing_run(folder))
     values = read_json(folder / "config.json")

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.weighted_sums import mix
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, first_line
 
 RuleState = Any  # a pytree of arrays; () for a rule without memory
 
@@ -191,9 +191,12 @@ def check_rule(rule: Rule, n: int, D: int) -> None:
     """Trace a rule for n messages of D parameters, so that one that does not fit is refused before training.
 
     Raises:
-        UsageError: if the rule refuses these sizes.
+        UsageError: if the rule refuses these sizes, or JAX cannot trace it.
     """
-    jax.eval_shape(_rows_of(rule), jax.ShapeDtypeStruct((n, D), jnp.float32))
+    try:
+        jax.eval_shape(_rows_of(rule), jax.ShapeDtypeStruct((n, D), jnp.float32))
+    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+        raise UsageError(f"the rule is not a JAX function of its messages: {first_line(error)}") from error
 
 
 def usable_squares(squares: Float[Array, " n"]) -> Bool[Array, " n"]:
