@@ -12,8 +12,9 @@ from jaxbyz.algorithms import Metrics
 from jaxbyz.benchmark import tuning
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.results import measurements, write_hashed, write_result
+from jaxbyz.benchmark.results import load_results, measurements, write_hashed, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify
+from jaxbyz.benchmark.scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, verdict
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
@@ -53,10 +54,13 @@ def test_a_seed_that_ends_below_its_budget_is_not_diverged(tmp_path):
 def test_tables_of_partial_and_diverged_results(tmp_path, capsys):
     path, folder = make_results(tmp_path)
     suite = load_suite(path)
-    diverged = np.where(np.arange(12) < 4, np.nan, 30.0)
-    made_up(folder, suite, Cell("easy", "k5", "mean", "none"), diverged)
+    returns = 30.0 + np.arange(12)
+    for diverged, reference in ((1, 34.5), (4, -np.inf)):  # of twelve; the three lowest and highest are discarded
+        made_up(folder, suite, Cell("easy", "k5", "mean", "none"), np.where(returns > 41 - diverged, np.nan, returns))
+        assert references_of(suite, load_results(folder, suite), "easy", "k5") == References(10.0, reference)
     board = load_leaderboard(str(path), folder)
-    assert "| easy k5 | 10.000 (10.000 to 10.000) | – |" in both_tables(board)
+    assert board["ranked"] == [] and "| easy k5 | 10.000 (10.000 to 10.000) | – |" in both_tables(board)
+    assert not References(-np.inf, 30.0).make_scale and not References(np.nan, 30.0).make_scale
     for file in folder.glob("*.mean.none.json"):
         file.unlink()
     for option in ([], ["--attacks"]):

@@ -18,10 +18,10 @@ from jaxbyz.benchmark.scores import (
     improvement,
     mean_of_known,
     overall,
-    performance,
     profile,
     profile_levels,
     ranked_settings,
+    reference_returns,
     references_of,
     score_entries,
 )
@@ -112,9 +112,10 @@ def _reference_intervals(
     suite: Suite, results: Mapping[Cell, Result], task: str, federation: str
 ) -> dict[str, dict[str, float | None] | None]:
     """Return the intervals of the references, which the intervals of scores do not contain."""
-    measure, _, resamples, confidence = suite.statistics
-    returns = {cell.entry: performance(results[cell], measure) for cell in reference_cells(task, federation)}
-    return {name: _estimate(stratified_iqm([row], resamples, confidence)) for name, row in returns.items()}
+    resamples, confidence = suite.statistics.resamples, suite.statistics.confidence
+    returns = {cell.entry: reference_returns(suite, results[cell]) for cell in reference_cells(task, federation)}
+    with np.errstate(invalid="ignore"):  # percentiles of −∞
+        return {name: _estimate(stratified_iqm([row], resamples, confidence)) for name, row in returns.items()}
 
 
 def _entry_setting(

@@ -75,11 +75,16 @@ Settings = dict[tuple[str, str], SettingScore]  # (task, federation) -> score
 class References(NamedTuple):
     """The returns of a setting that have the scores 0 and 1.
 
-    They make a scale only if the federation with the mean is better than one agent alone.
+    They make a scale only if both are finite and the federation with the mean is better than one agent alone.
     """
 
     alone: float
     mean: float
+
+    @property
+    def make_scale(self) -> bool:
+        """Whether returns have scores."""
+        return -np.inf < self.alone < self.mean
 
 
 def performance(result: Result, measure: str) -> np.ndarray:
@@ -92,8 +97,14 @@ def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, feder
     cells = reference_cells(task, federation)
     if any(cell not in results for cell in cells):
         return None
-    alone, mean = (float(interquartile_mean(performance(results[cell], suite.statistics.measure))) for cell in cells)
+    alone, mean = (float(interquartile_mean(reference_returns(suite, results[cell]))) for cell in cells)
     return References(alone, mean)
+
+
+def reference_returns(suite: Suite, result: Result) -> np.ndarray:
+    """Return the measure of every seed of a reference, `[seeds]`; −∞, the lowest, for seeds that became non-finite."""
+    returns = performance(result, suite.statistics.measure)
+    return np.where(np.isnan(returns), -np.inf, returns)
 
 
 def normalise(returns: np.ndarray, references: References, floor: float) -> np.ndarray:
@@ -154,7 +165,7 @@ def score_entries(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Set
     scores: dict[str, Settings] = {entry: {} for entry in entries}
     for task, federation in suite.settings:
         references = references_of(suite, results, task, federation)
-        if references is None or not references.mean > references.alone:
+        if references is None or not references.make_scale:
             continue
         for entry in entries:
             if any(cell[:3] == (task, federation, entry) for cell in results):
