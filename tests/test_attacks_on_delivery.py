@@ -35,7 +35,7 @@ def test_liars_always_take_part_and_honest_agents_are_drawn_evenly():
 def test_ages_are_the_worst_of_all_combinations(sendings):
     sent = np.asarray(jax.random.normal(jax.random.key(1), (3, 6, 4)), np.float64)
     mean = sent[0, HONEST].mean(axis=0)
-    ages = np.asarray(worst_ages(jnp.asarray(sent, jnp.float32), jnp.asarray(MASK), jnp.int32(sendings)))
+    ages = np.asarray(worst_ages(jnp.asarray(sent, jnp.float32), jnp.asarray(MASK), jnp.full(6, sendings)))
     allowed = range(min(sendings, 2) + 1)
     best = min(
         itertools.product(allowed, repeat=len(HONEST)), key=lambda ages: sent[list(ages), HONEST].mean(axis=0) @ mean
@@ -47,7 +47,7 @@ def test_an_unusable_gradient_is_not_chosen_unless_there_is_no_other():
     sent = np.array(jax.random.normal(jax.random.key(1), (2, 6, 4)))
     sent[1] -= 10 * sent[0, HONEST].mean(axis=0)  # the older ones point the other way
     sent[1, 0], sent[0, 2] = np.nan, np.inf
-    ages = worst_ages(jnp.asarray(sent), jnp.asarray(MASK), jnp.int32(9))
+    ages = worst_ages(jnp.asarray(sent), jnp.asarray(MASK), jnp.full(6, 9))
     assert np.asarray(ages)[HONEST].tolist() == [0, 1, 1, 1]
 
 
@@ -79,7 +79,7 @@ def test_a_rule_sees_the_chosen_messages():
     """The mean of what arrives, along the honest mean: below 200 random draws of ages, and the worst single loss."""
     messages, mask = jnp.asarray(ROWS, jnp.float32), jnp.asarray(MASK)
     older = jax.random.normal(jax.random.key(2), (2, 6, 3))
-    mail = Mailbox(older, jnp.int32(7), jnp.ones(6, bool), jnp.zeros((6, 0)), jnp.zeros((6, 0)))
+    mail = Mailbox(older, jnp.full(6, 7), jnp.zeros((6, 0)), jnp.zeros((6, 0)))
     direction = jnp.asarray(ROWS[HONEST].mean(axis=0), jnp.float32)
 
     @partial(jax.jit, static_argnums=0)

@@ -91,8 +91,13 @@ def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Arra
     """Compute the metrics of one iteration; `mask` marks the Byzantine agents.
 
     Means over honest agents are means over those that take part; `diameter` and `finite` refer to all honest agents.
+    If no honest agent takes part, means are over all of them, whose episodes are simulated all the same, and `finite`
+    does not depend on their estimates, which nobody uses.
     """
-    honest = ~mask if step.takes_part is None else ~mask & step.takes_part
+    honest, estimated = ~mask, finite_rows(sampled.estimate)
+    if step.takes_part is not None:
+        nobody = ~jnp.any(honest & step.takes_part)
+        honest, estimated = honest & (step.takes_part | nobody), estimated | nobody
     finite = step.finite_proposals & finite_rows(step.parameters)
 
     def honest_average(values: Array) -> Array:
@@ -115,7 +120,7 @@ def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Arra
         rounds=step.rounds,
         bytes_sent=step.bytes_sent,
         bytes_moved=step.bytes_moved,
-        finite=(jnp.all(mask | finite) & jnp.any(honest & finite_rows(sampled.estimate))).astype(jnp.int32),
+        finite=(jnp.all(mask | finite) & jnp.any(honest & estimated)).astype(jnp.int32),
         shares=shares,
         byzantine=mask,
     )

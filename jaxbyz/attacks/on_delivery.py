@@ -33,7 +33,7 @@ def liars_take_part(key: PRNGKeyArray, mask: Bool[Array, " K"], places: int) -> 
     return jnp.sort(drawn[liars_first][:places])
 
 
-def worst_ages(sent: Float[Array, "a K D"], mask: Bool[Array, " K"], sendings: Int[Array, ""]) -> Int[Array, " K"]:
+def worst_ages(sent: Float[Array, "a K D"], mask: Bool[Array, " K"], sendings: Int[Array, " K"]) -> Int[Array, " K"]:
     """Return how old each gradient x is when it arrives: the age that minimises ⟨x, μ⟩.
 
     Here μ is the mean of the newest honest gradients.
@@ -41,13 +41,13 @@ def worst_ages(sent: Float[Array, "a K D"], mask: Bool[Array, " K"], sendings: I
     Args:
         sent: `[a, K, D]`, the last gradients of each agent, the newest first.
         mask: `[K]`, True for Byzantine agents, whose gradients do not count in μ.
-        sendings: `[]`, how many earlier gradients exist.
+        sendings: `[K]`, how many earlier gradients of each agent exist.
     """
     usable = jnp.all(jnp.isfinite(sent), axis=2)
     finite = jnp.where(usable[:, :, None], sent, 0.0)
     mean = mean_over(finite[0], ~mask & usable[0])
     help_of = jnp.einsum("akd,d->ak", finite, mean, precision=jax.lax.Precision.HIGHEST)
-    exists = jnp.arange(sent.shape[0])[:, None] <= sendings
+    exists = jnp.arange(sent.shape[0])[:, None] <= sendings[None]
     return jnp.argmin(jnp.where(usable & exists, help_of, jnp.inf), axis=0).astype(jnp.int32)
 
 

@@ -23,9 +23,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxbyz.errors import UsageError
+from jaxbyz.protocol.placement import FLOAT_BYTES
 from jaxbyz.registry import Registry
 
-FLOAT_BYTES, INDEX_BYTES = 4, 4
+INDEX_BYTES = 4
 INT8_LEVELS = 127
 
 

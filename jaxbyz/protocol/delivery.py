@@ -29,7 +29,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxbyz.attacks.on_delivery import liars_take_part, worst_ages, worst_losses
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement
-from jaxbyz.protocol.compression import FLOAT_BYTES, Compressor
+from jaxbyz.protocol.compression import Compressor
+from jaxbyz.protocol.placement import FLOAT_BYTES
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
 ABSENT = ("ignore", "cached")
@@ -41,17 +42,21 @@ class Mailbox(NamedTuple):
 
     Attributes:
         sent: `[d, K, D]`, the last gradients of each agent, the latest first; zero before its first one.
-        sendings: `[]`, the number of iterations in which gradients have been sent.
-        known: `[K]`, whether each agent has sent a gradient.
+        sendings: `[K]`, the number of iterations with messages since each agent sent its first gradient, including that
+            one; 0 before. As many of its entries in `sent` are gradients that it has sent.
         residual: `[K, D]`, what compression has taken away and the next message adds; `[K, 0]` without feedback.
         momentum: `[K, D]`, the last momentum of each agent; `[K, 0]` without momentum.
     """
 
     sent: Float[Array, "d K D"]
-    sendings: Int[Array, ""]
-    known: Bool[Array, " K"]
+    sendings: Int[Array, " K"]
     residual: Float[Array, "K E"]
     momentum: Float[Array, "K F"]
+
+    @property
+    def known(self) -> Bool[Array, " K"]:
+        """`[K]`, whether each agent has sent a gradient."""
+        return self.sendings > 0
 
 
 Mail = Mailbox | tuple[()]  # an empty tuple if no earlier gradient is needed
@@ -130,8 +135,8 @@ class Delivery(NamedTuple):
         if not (self.memory or self.feedback or self.momentum):
             return ()
         residual, momentum = (jnp.zeros((agents, size if kept else 0)) for kept in (self.feedback, self.momentum))
-        sent, known = jnp.zeros((self.memory, agents, size)), jnp.zeros(agents, bool)
-        return Mailbox(sent, jnp.int32(0), known, residual, momentum)
+        sent, sendings = jnp.zeros((self.memory, agents, size)), jnp.zeros(agents, jnp.int32)
+        return Mailbox(sent, sendings, residual, momentum)
 
     def sized(self, rule: Rule) -> Rule:
         """Return a rule for gradients whose memory is that of as many messages as the rule sees."""
@@ -187,7 +192,7 @@ class Arrivals(NamedTuple):
         """Return the gradients that arrive, and the mail of the next iteration.
 
         The row of an agent that has never sent one is what it would have sent, for the adversary to see; `heard` hides
-        it from the rule.
+        it from the rule, and `Mailbox.sendings` keeps it from arriving later.
 
         Args:
             messages: `[K, D]`, the gradients that the agents have estimated.
@@ -200,7 +205,8 @@ class Arrivals(NamedTuple):
         here = jnp.ones_like(self.mask) if takes_part is None else takes_part
         messages, momentum = self._with_momentum(messages, mail, here)
         messages, residual = self._compressed(messages, mail, here)
-        after = mail._replace(known=mail.known | here, residual=residual, momentum=momentum)
+        sendings = mail.sendings + (mail.known | here)
+        after = mail._replace(sendings=sendings, residual=residual, momentum=momentum)
         if not self.delivery.memory:
             return messages, after
         latest = jnp.where((here | ~mail.known)[:, None], messages, mail.sent[0])
@@ -211,7 +217,7 @@ class Arrivals(NamedTuple):
             age = jnp.zeros(self.mask.shape, jnp.int32) if self.age is None else self.age
         arrived = jnp.take_along_axis(sent, age[None, :, None], axis=0)[0]
         arrived = jnp.where(self.mask[:, None], messages, arrived)
-        return arrived, after._replace(sent=sent[:-1], sendings=mail.sendings + 1)
+        return arrived, after._replace(sent=sent[:-1])
 
     def _with_momentum(self, gradients: Array, mail: Mailbox, here: Array) -> tuple[Array, Array]:
         """Return what agents send in the place of their gradients, and what they remember of it."""
