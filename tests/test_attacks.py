@@ -314,5 +314,11 @@ def test_one_of_several_attacks_interferes_only_if_the_attack_in_the_environment
     mask = jnp.asarray(MASKS["last"])
     who = [attack.interferers(choose_attack(attack.init(K, D), jnp.int32(index)), mask) for index in range(3)]
     np.testing.assert_array_equal(np.array(who), [np.zeros(K, bool), mask, np.zeros(K, bool)])
+    first_only = attacks["random-action"].build(K, F)._replace(interferers=lambda memory, mask: mask & ~memory)
+    first_only = first_only._replace(init=lambda K, D: jnp.arange(K) > K - F)
+    nested = one_of([attacks["alie"].build(K, F), one_of([first_only, attacks["none"].build(K, F)])])
+    memory = choose_attack(nested.init(K, D), jnp.int32(1))
+    np.testing.assert_array_equal(nested.interferers(memory, mask), np.arange(K) == K - F)  # as the attack itself says
+    assert int(memory.memories[1].choice) == 0
     with pytest.raises(UsageError, match="at most one"):
         one_of([attacks["random-action"].build(K, F), attacks["reward-flip"].build(K, F)])

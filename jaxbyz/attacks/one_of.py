@@ -40,7 +40,10 @@ def one_of(attacks: Sequence[Attack]) -> Attack:
         raise UsageError("one_of: at most one of several attacks may interfere in the environment")
 
     def interferers(memory: ChosenMemory, mask: Bool[Array, " K"]) -> Bool[Array, " K"]:
-        return mask & (memory.choice == interfering[0]) if interfering else mask
+        if not interfering:
+            return mask
+        (number,) = interfering
+        return attacks[number].interferers(memory.memories[number], mask) & (memory.choice == number)
 
     def chosen(forges: list[Forge | None]) -> Forge | None:
         if not any(forges):
@@ -73,7 +76,10 @@ def one_of(attacks: Sequence[Attack]) -> Attack:
 
 
 def choose_attack(memory: Any, index: Int[Array, ""]) -> Any:
-    """Return a memory, or a tree of memories, in which every `one_of` uses the attack with this index."""
+    """Return a memory, or a tree of memories, in which `one_of` uses the attack with this index.
+
+    If one of the attacks is a `one_of` itself, that one keeps its own choice.
+    """
 
     def chosen(one: Any) -> Any:
         return one._replace(choice=index) if isinstance(one, ChosenMemory) else one

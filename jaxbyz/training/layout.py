@@ -40,10 +40,14 @@ class Layout(NamedTuple):
     @property
     def specs(self) -> Run:
         """Which axes of a `Run` are spread over the mesh: seeds always, agents where there is one row per agent."""
-        seeds, agents = PartitionSpec("seeds"), PartitionSpec("seeds", "agents")
+        seeds: Any = PartitionSpec("seeds")
+        agents: Any = PartitionSpec("seeds", "agents")
         rows = seeds if self.algorithm.central else agents
-        state: Any = State(seeds, seeds, rows, rows, rows, rows, rows, seeds, agents, seeds, seeds)  # type: ignore[arg-type]
-        return Run(state, Outputs(rows, rows, seeds))  # type: ignore[arg-type]
+        state = State(
+            step=seeds, key=seeds, parameters=rows, anchor=rows, estimate=rows, optimizer=rows, rules=rows,
+            attack_memory=seeds, critic=agents, mail=seeds, ended=seeds,
+        )  # fmt: skip
+        return Run(state, Outputs(sampled=rows, best=rows, best_return=seeds))
 
     @property
     def seed_at(self) -> np.ndarray:
