@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -130,6 +131,12 @@ def make_attack(
         return attack_from_function(attack)
     name, given = parse_spec("none" if attack is None else attack)
     return attacks[name].build(agents, byzantine, **{**given, **options})
+
+
+def remembers_agents(attack: Attack, agents: int, size: int) -> bool:
+    """Return whether the memory of an attack has entries for single agents, so that its shape depends on K."""
+    one, other = (jax.eval_shape(lambda n=n: attack.init(n, size)) for n in (agents, agents + 1))
+    return bool(one != other)
 
 
 def group_members(agents: int, groups: int) -> list[np.ndarray]:

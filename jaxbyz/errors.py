@@ -22,6 +22,12 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
     return f"{kind}={name!r} is unknown;{hint} known: {', '.join(known)}"
 
 
+def check_value(option: str, value: object, allowed: bool, wording: str) -> None:
+    """Refuse a value that is not allowed; `wording` completes the sentence "must be …"."""
+    if not allowed:
+        raise UsageError(f"{option}={value}: must be {wording}")
+
+
 def check_choice(option: str, value: str, known: Collection[str]) -> None:
     """Refuse a value that is not one of the known names."""
     if value not in known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import partial
 
 import chex
 import jax
@@ -15,12 +16,14 @@ import pytest
 import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.accelerate.batching import cond_on_coin
-from jaxbyz.algorithms import Metrics, State, res_nharpg
+from jaxbyz.algorithms import Metrics, State, ensemble, fedpg_br, res_nharpg, svrpg
+from jaxbyz.attacks import attacks
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import check_tolerance
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import from_function
 from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling.critic import CriticSettings
 
 ENV = tabular.environment()
 POLICY = tabular.policy()
@@ -381,6 +384,48 @@ def test_wrong_arguments_of_algorithms_are_refused_in_one_line():
             lambda: res_nharpg(ENV, POLICY, agents=5, aggregator="mean", optimizer=optax.sgd),
             "optimizer=function: must be an optax",
         ),
+    ):
+        with pytest.raises(UsageError, match=message):
+            build()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"agents": 0, "byzantine": 0}, "agents=0: must be at least 1"),
+        ({"byzantine": -1}, "byzantine=-1: must be at least 0"),
+        ({"agents": 4, "byzantine": 7, "unsafe": True}, "byzantine=7 of agents=4: at least one agent must be honest"),
+        ({"assumed_byzantine": -1}, "assumed_byzantine=-1: must be at least 0"),
+        ({"p": 0.0}, "p=0.0: must be in (0, 1]"),
+        ({"p": 2}, "p=2: must be in (0, 1]"),
+        ({"period": 0}, "period=0: must be at least 1, or None"),
+        ({"page": PAGE._replace(clip_norm=-1.0)}, "clip_norm=-1.0: must be positive and finite"),
+        ({"page": PAGE._replace(ratio_clip=0.0)}, "ratio_clip=0.0: must be positive and finite"),
+        ({"page": PAGE._replace(local_eta=float("nan"))}, "local_eta=nan: must be positive and finite"),
+        ({"page": PAGE._replace(entropy=float("inf"))}, "entropy=inf: must be finite"),
+        ({"page": PAGE._replace(batch_spread=2, epochs=2), "p": 1.0}, "batch_spread=2 with epochs=2, minibatches=1: a"),
+        ({"page": jb.Page(estimator=jb.Estimator(horizon=0))}, "horizon=0: must be at least 1"),
+        ({"page": jb.Page(estimator=jb.Estimator(gamma=1.5))}, "gamma=1.5: must be in (0, 1]"),
+        ({"page": jb.Page(estimator=jb.Estimator(clip=-1.0))}, "clip=-1.0: must be positive and finite"),
+        ({"page": jb.Page(estimator=jb.Estimator(gae_lambda=2.0))}, "gae_lambda=2.0: must be in [0, 1]"),
+        ({"page": PAGE._replace(critic=CriticSettings(hidden=()))}, "critic_hidden=(): must be one or more layer"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_every_algorithm(changes, message):
+    options = {**common(), "aggregator": "mean", **changes}
+    for build in (partial(jb.decbyzpg, agreement=None), jb.byzpg, partial(ensemble, groups=1)):
+        with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
+            build(ENV, POLICY, **options)
+
+
+def test_numbers_of_single_algorithms_and_attacks_that_are_out_of_range_are_refused():
+    options = {"agents": 5, "optimizer": optax.sgd(0.1)}
+    for build, message in (
+        (lambda: svrpg(ENV, POLICY, period=0, **options), "period=0: must be at least 1"),
+        (lambda: fedpg_br(ENV, POLICY, aggregator="mean", page=jb.Page(N=0, B=0), **options), "N=0, B=0: must be at"),
+        (lambda: res_nharpg(ENV, POLICY, aggregator="mean", momentum=1.0, **options), r"momentum=1.0: must be in \[0,"),
+        (lambda: attacks["gradient-found"].build(5, 1, reach=-1.0), "reach=-1.0: must be positive and finite"),
+        (lambda: attacks["gradient-found"].build(5, 1, steps=-1), "steps=-1: must be at least 0"),
     ):
         with pytest.raises(UsageError, match=message):
             build()

@@ -72,5 +72,10 @@ def test_bytes_are_those_of_a_committee_and_bad_values_end_in_one_line():
             committees(13, 1, **options)
     with pytest.raises(jb.UsageError, match="needs participation=1 and drop=0"):
         jb.build(jb.resolve(agreement="committees:size=6", drop=0.1))
+    twelve = {"agents": 12, "byzantine": 2, "agreement": "committees:size=4,tolerated=1", "unsafe": True}
+    with pytest.raises(jb.UsageError, match="agreement=committees: the attack remembers single agents"):
+        jb.build(jb.resolve(**twelve, attack="mimic-warmup"))
+    for attack in ("mimic-warmup:on=gradients", "mimic"):
+        jb.build(jb.resolve(**twelve, attack=attack))
     one_gradient, one_round = 12 * 12 * 100 * 4, 12 * 6 * 100 * 4
     assert float(decentralised_bytes(12, 100, jnp.float32(2), committee=6)) == one_gradient + 2 * one_round

@@ -10,12 +10,14 @@ import pytest
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
-from jaxbyz.components import make_rule
+from jaxbyz.algorithms.metrics import StepResults, iteration_metrics
+from jaxbyz.components import make_attack, make_rule
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, exchange
 from jaxbyz.protocol.delivery import Arrivals, Delivery, Mailbox
 from jaxbyz.rules import Outcome, Receiver, Rule, aggregators
 from jaxbyz.sampling import tabular_mdp as tabular
+from jaxbyz.sampling.page import Sampled
 
 ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
 PAGE = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
@@ -87,9 +89,48 @@ def test_mail_is_a_ring_of_the_last_messages(delivery):
         last[t] = np.where(here[t][:, None], sent[t], last[t - 1] if t else np.nan)
         for k in range(K):
             expected = sent[t, k] if k == 5 else last[t - age[t, k], k]
-            if np.isfinite(expected).all() or delivery.absent == "cached":
+            if here[: t + 1, k].any() or delivery.absent == "cached":  # otherwise no rule sees the row
                 np.testing.assert_array_equal(arrived[t, k], expected)
     assert delivery.delay == 0 or set(np.unique(age)) == set(range(delivery.delay + 1))
+
+
+@pytest.mark.parametrize("arrivals", ["random", "adversarial"])
+def test_a_gradient_that_was_never_sent_does_not_arrive_later(arrivals):
+    """Agent 2 is absent at first; its gradient of the second iteration is the first that can arrive."""
+    delivery, nobody = Delivery(0.6, delay=1, arrivals=arrivals), jnp.zeros(3, bool)
+
+    def three_iterations(key):
+        mail, arrived = delivery.no_mail(3, 1), []
+        for t, (value, present) in enumerate(((-1.0, [0, 1]), (1.0, [1, 2]), (2.0, [0, 2]))):
+            drawn = delivery.draw(jax.random.fold_in(key, t), nobody, mail)._replace(present=jnp.array(present))
+            rows, mail = drawn.collect(jnp.full((3, 1), value), mail)
+            arrived.append(rows[jnp.array(present), 0])
+        return jnp.stack(arrived)
+
+    found = np.asarray(jax.jit(jax.vmap(three_iterations))(jax.random.split(KEY, 50)))
+    chance = arrivals == "random"  # the adversary always delays here
+    expected = [[{-1.0}, {-1.0}], [{-1.0, 1.0} if chance else {-1.0}, {1.0}]]
+    expected += [[{-1.0, 2.0}, {1.0, 2.0}] if chance else [{-1.0}, {1.0}]]
+    assert [[set(found[:, t, i].tolist()) for i in range(2)] for t in range(3)] == expected
+
+
+def test_metrics_where_no_honest_agent_takes_part_are_those_of_all_honest_agents():
+    ones, mask = jnp.ones(3), jnp.array([False, False, True])
+
+    @jax.jit
+    def metrics(takes_part, estimates, parameters):
+        sampled = Sampled(estimates, jnp.array([3.0, 5.0, 100.0]), ones, ones, ones)
+        rest = [jnp.int32(0)] * 3
+        step = StepResults(ones, jnp.eye(3), jnp.ones(3, bool), parameters, *rest, takes_part=takes_part)
+        return iteration_metrics(PAGE, jnp.bool_(True), sampled, mask, step)
+
+    usable, useless = np.ones((3, 2), np.float32), np.full((3, 2), np.nan, np.float32)
+    nobody, one = np.array([False, False, True]), np.array([False, True, True])
+    alone = metrics(nobody, usable, usable)
+    assert (float(alone.returns), float(alone.worst_agent), int(alone.finite)) == (4.0, 3.0, 1)
+    assert float(metrics(one, usable, usable).returns) == 5.0
+    assert int(metrics(nobody, useless, usable).finite) == 1 and int(metrics(one, useless, usable).finite) == 0
+    assert int(metrics(nobody, usable, useless).finite) == 0
 
 
 def test_agreement_under_loss_still_brings_those_present_together():
@@ -118,6 +159,12 @@ def test_receivers_lose_different_messages():
 def decbyzpg(**changes):
     options = {"agents": 5, "byzantine": 1, "aggregator": "rfa", "agreement": "mda", "optimizer": optax.adam(0.1)}
     return jb.decbyzpg(ENV, POLICY, **{**options, "page": PAGE, "p": 0.5, "attack": "large-noise", **changes})
+
+
+def counting(name):
+    """Return an attack that remembers how often it was called."""
+    attack = make_attack(name, 7, 1)
+    return attack._replace(init=lambda K, D: jnp.int32(0), remember=lambda view: view.memory + 1)
 
 
 def traced(algorithm):
@@ -158,11 +205,13 @@ def test_absent_agents_keep_their_state_in_one_program_for_all_masks():
 
 
 def test_the_same_agents_are_absent_in_all_messages_of_a_batch():
-    algorithm = decbyzpg(agents=7, delivery=Delivery(0.7), page=PAGE._replace(epochs=2), p=1.0, unsafe=True)
+    algorithm = decbyzpg(agents=7, delivery=Delivery(0.7), page=PAGE._replace(epochs=2), p=1.0, unsafe=True,
+                         attack=counting("large-noise"))  # fmt: skip
     state = algorithm.init(KEY)
     after, metrics = jax.jit(algorithm.step)(state, jnp.bool_(True))
     assert np.asarray(after.parameters != state.parameters).any(axis=1).sum() == 5  # ⌈0.7 · 7⌉ take part, twice
     assert float(metrics.bytes_sent) == 2 * 5 * 5 * (4 + 1) * POLICY.size * 4
+    assert int(after.attack_memory) == 2  # an attack remembers every message
 
 
 @pytest.mark.slow
@@ -212,14 +261,15 @@ def test_bad_values_end_in_one_line(options, message):
 
 
 def test_local_steps_follow_own_estimates_and_then_messages_are_exchanged():
-    algorithm = decbyzpg(optimizer=optax.sgd(0.1), attack="avg-zero", local_steps=2, p=1.0)
+    algorithm = decbyzpg(optimizer=optax.sgd(0.1), attack=counting("avg-zero"), local_steps=2, p=1.0)
     step, state = jax.jit(algorithm.step), algorithm.init(KEY)
     alone, metrics = step(state, jnp.bool_(True))
     np.testing.assert_allclose(alone.parameters, state.parameters + 0.1 * alone.estimate, rtol=1e-5, atol=1e-6)
     assert len(np.unique(np.asarray(alone.estimate), axis=0)) == 5  # every agent has its own
     assert float(metrics.bytes_sent) == 0 and int(metrics.rounds) == 0 and float(metrics.diameter) > 0.01
     np.testing.assert_allclose(metrics.shares, [0.25] * 4 + [0.0])  # honest agents trust themselves
-    _, metrics = step(alone, jnp.bool_(True))
+    together, metrics = step(alone, jnp.bool_(True))
+    assert int(alone.attack_memory) == 0 and int(together.attack_memory) == 1  # nothing was sent at first
     assert float(metrics.diameter) < 1e-4 and int(metrics.rounds) == 4
     assert float(metrics.bytes_sent) == 5 * 5 * (4 + 1) * POLICY.size * 4
     assert step._cache_size() == 1

@@ -14,7 +14,7 @@ from jaxbyz.algorithms.metrics import Metrics
 from jaxbyz.attacks import Attack
 from jaxbyz.attacks.one_of import choose_attack
 from jaxbyz.environments import Environment, check_environment
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_value
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.delivery import Delivery, Mail
 from jaxbyz.protocol.placement import Places
@@ -151,6 +151,20 @@ def check_parts(environment: Any, policy: Any, optimizer: Any) -> None:
         raise UsageError(f"optimizer={_shown(optimizer)}: must be an optax optimizer, such as optax.adam(0.01)")
 
 
+def check_federation(
+    agents: int, byzantine: int, assumed_byzantine: int | None = None, p: float = 1.0, period: int | None = None
+) -> None:
+    """Refuse numbers of agents and probabilities of large batches that make no sense; arguments as in `decbyzpg`."""
+    check_value("agents", agents, agents >= 1, "at least 1")
+    check_value("byzantine", byzantine, byzantine >= 0, "at least 0")
+    if byzantine >= agents:
+        raise UsageError(f"byzantine={byzantine} of agents={agents}: at least one agent must be honest")
+    defended = byzantine if assumed_byzantine is None else assumed_byzantine
+    check_value("assumed_byzantine", defended, defended >= 0, "at least 0")
+    check_value("p", p, 0 < p <= 1, "in (0, 1]")
+    check_value("period", period, period is None or period >= 1, "at least 1, or None")
+
+
 def _shown(value: Any) -> str:
     """Return a number or a text as it is written, and the type of anything else."""
     return repr(value) if isinstance(value, int | float | str | None) else type(value).__name__
@@ -204,7 +218,7 @@ def initial_state(
     )
 
 
-def ascend(
+def optimizer_step(
     optimizer: optax.GradientTransformation, direction: Float[Array, "K D"], state: Any, parameters: Float[Array, "K D"]
 ) -> tuple[Float[Array, "K D"], Any]:
     """Take one optimizer step uphill per agent. Optax minimises, hence the minus sign."""

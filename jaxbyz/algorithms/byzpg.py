@@ -18,12 +18,13 @@ from jaxbyz.algorithms.base import (
     IterationKeys,
     State,
     always_large,
-    ascend,
+    check_federation,
     check_parts,
     initial_critics,
     initial_state,
     iteration_keys,
     next_anchor,
+    optimizer_step,
     previous_estimate,
 )
 from jaxbyz.algorithms.inner_loop import count_trajectories, end_inner_loop, large_batch_size
@@ -112,6 +113,7 @@ def byzpg(
         UsageError: if a name is unknown, or f exceeds a limit and `unsafe` is False.
     """
     check_parts(environment, policy, optimizer)
+    check_federation(agents, byzantine, assumed_byzantine, p, period)
     page.check()
     K, D = agents, policy.size
     delivery.check()
@@ -131,10 +133,10 @@ def byzpg(
     one_device = Places(K)
     if aggregator.trusts_own and page.uses_critic:
         raise UsageError("baseline=critic: the server samples a batch of its own for fltrust and has no critic")
-    root_of_trust = sampler(environment, policy, page._replace(N=page.B, epochs=1, minibatches=1), None, True)
 
     def own_batch(theta: Float[Array, "1 D"], keys: IterationKeys) -> Float[Array, " D"]:
         """Return the estimate of B trajectories that the server samples itself, in the nominal environment."""
+        root_of_trust = sampler(environment, policy, page._replace(N=page.B, epochs=1, minibatches=1), None, True)
         key = jax.random.fold_in(keys.gradients, TRUST_STREAM)
         return root_of_trust.large(theta, key[None], jnp.zeros((1,), bool)).sampled.estimate[0]
 
@@ -203,7 +205,7 @@ def byzpg(
                 own = sample.estimate(drawn, copies, index)
                 estimate = aggregate(now, message_keys(keys, index), mask, own)
             # Line 14: θ_{t+1} = θ_t + η v_t, or the step of another optimizer.
-            theta, optimizer_state = ascend(optimizer, estimate.v, now.optimizer, now.parameters)
+            theta, optimizer_state = optimizer_step(optimizer, estimate.v, now.optimizer, now.parameters)
 
             anchor, v = next_anchor(page, coin, state, theta, estimate.v)
             following = now._replace(

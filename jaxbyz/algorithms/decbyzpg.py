@@ -15,13 +15,14 @@ from jaxbyz.algorithms.base import (
     Algorithm,
     State,
     always_large,
-    ascend,
+    check_federation,
     check_parts,
     choose,
     initial_critics,
     initial_state,
     iteration_keys,
     next_anchor,
+    optimizer_step,
     own_step,
     previous_estimate,
 )
@@ -35,7 +36,15 @@ from jaxbyz.algorithms.metrics import (
     iteration_metrics,
 )
 from jaxbyz.attacks import Attack
-from jaxbyz.components import check_limits, limits_of_agreement, limits_of_rule, make_agreement, make_attack, make_rule
+from jaxbyz.components import (
+    check_limits,
+    limits_of_agreement,
+    limits_of_rule,
+    make_agreement,
+    make_attack,
+    make_rule,
+    remembers_agents,
+)
 from jaxbyz.environments import Environment, agent_params
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
@@ -92,6 +101,7 @@ def decbyzpg(
         UsageError: if a name is unknown, or f exceeds the limit of a named rule and `unsafe` is False.
     """
     check_parts(environment, policy, optimizer)
+    check_federation(agents, byzantine, assumed_byzantine, p, period)
     page.check()
     delivery.check()
     K, D, present = agents, policy.size, delivery.present(agents)
@@ -106,6 +116,11 @@ def decbyzpg(
     if committee is not None and (present < K or delivery.drop):
         raise UsageError("agreement=committees: needs participation=1 and drop=0")
     attack = make_attack(attack, K, byzantine)
+    if committee is not None and attack.parameters is not None and remembers_agents(attack, K, D):
+        raise UsageError(
+            "agreement=committees: the attack remembers single agents, who meet in other committees in every round; "
+            "use another attack, or the same one with on=gradients"
+        )
     schedule = fixed(K, byzantine) if schedule is None else schedule
     sample = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
     one_device = Places(K)
@@ -144,7 +159,7 @@ def decbyzpg(
             if local_steps > 1:
                 v, mail = choose(exchanging, (v, mail), (own_step(own.estimate, now.rules, places), now.mail))
             # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
-            stepped = ascend(optimizer, v.rows, now.optimizer, now.parameters)
+            stepped = optimizer_step(optimizer, v.rows, now.optimizer, now.parameters)
             theta_tilde, optimizer_state = arrivals.only_present(stepped, (now.parameters, now.optimizer), places)
             # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
             agreed = run_agreement(key.parameters, arrivals.heard_in(agreement), theta_tilde, on_parameters, places)
@@ -157,13 +172,16 @@ def decbyzpg(
 
             first_rule_state = places.first_agent(now.rules)
             view = omniscient_view(key.gradients, heard, first_rule_state, messages, on_gradients)
+            memory = attack.remember(view)
+            if local_steps > 1:
+                memory = choose(exchanging, memory, now.attack_memory)
             estimate = own.estimate if page.previous == "own" else v.rows
             compared = next_anchor(page, coin, state, theta_tilde, estimate)
             kept = now.anchor, now.estimate, now.rules
             anchor, estimate, rules = arrivals.only_present((*compared, v.state), kept, places)
             following = now._replace(
                 parameters=theta_next, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
-                rules=rules, attack_memory=attack.remember(view), mail=mail,
+                rules=rules, attack_memory=memory, mail=mail,
             )  # fmt: skip
             norms, shares, finite = places.gather(
                 (jnp.linalg.norm(v.rows, axis=1), v.shares, finite_rows(theta_tilde).astype(jnp.float32))

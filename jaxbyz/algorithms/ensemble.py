@@ -15,11 +15,12 @@ from jaxbyz.algorithms.base import (
     Algorithm,
     State,
     always_large,
-    ascend,
+    check_federation,
     check_parts,
     initial_critics,
     iteration_keys,
     next_anchor,
+    optimizer_step,
     previous_estimate,
 )
 from jaxbyz.algorithms.messages import message_keys, repeat
@@ -87,6 +88,7 @@ def ensemble(
         Fang, Wang and Gong, Provably robust federated reinforcement learning, 2025.
     """
     check_parts(environment, policy, optimizer)
+    check_federation(agents, byzantine, assumed_byzantine, p, period)
     page.check()
     K, G, D = agents, groups, policy.size
     group_of, members = np.arange(K) % G, group_members(K, G)
@@ -145,7 +147,7 @@ def ensemble(
                 memories.append(attack.remember(view))
             v_all = jnp.stack(rows)
             # θ^(g) ← θ^(g) + η v^(g), or the step of another optimizer
-            theta, optimizer_state = ascend(optimizer, v_all, now.optimizer, now.parameters.reshape(G, D))
+            theta, optimizer_state = optimizer_step(optimizer, v_all, now.optimizer, now.parameters.reshape(G, D))
 
             row = theta.reshape(1, G * D)
             anchor, estimate = next_anchor(page, coin, state, row, v_all.reshape(1, G * D))

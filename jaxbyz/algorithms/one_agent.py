@@ -7,7 +7,7 @@ functions and random keys, so that K agents in K processes compute the numbers o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,10 @@ from jaxbyz.algorithms.base import (
     IterationKeys,
     State,
     always_large,
-    ascend,
     initial_critics,
     iteration_keys,
     next_anchor,
+    optimizer_step,
     previous_estimate,
 )
 from jaxbyz.algorithms.messages import message_keys
@@ -86,8 +86,7 @@ def one_agent(
     page: Page,
     p: float,
     period: int | None,
-    lies_at_home: bool = False,
-    **_: Any,
+    interferes: bool = False,
 ) -> OneAgent:
     """Build the computations of one agent of DecByzPG.
 
@@ -103,7 +102,7 @@ def one_agent(
         page: batch sizes and estimator.
         p: the probability of a large batch.
         period: a large batch every `period` iterations instead of the coin.
-        lies_at_home: whether this agent applies the attack to its own environment.
+        interferes: whether this agent applies the attack to its own environment.
     """
     K = agents
     sampling = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
@@ -117,7 +116,7 @@ def one_agent(
     def sample(state: State, coin: Array, index: Array) -> Drawn:
         everyone = (iteration_keys(state, K).agents, agent_params(environment, state.key, K))
         key, own = jax.tree.map(lambda leaf: leaf[index][None], everyone)
-        who = (key, jnp.full((1,), lies_at_home), own, state.critic)
+        who = (key, jnp.full((1,), interferes), own, state.critic)
         return sampling.either(coin, state.parameters, state.anchor, previous_estimate(page, state), *who)
 
     def propose(
@@ -126,7 +125,7 @@ def one_agent(
         keys = round_keys(keys_of(state, m).gradients)
         rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
         v = receive(keys, aggregator, rule_state, messages, own, index, row)
-        theta_tilde, optimizer_state = ascend(optimizer, v.rows[None], state.optimizer, state.parameters)
+        theta_tilde, optimizer_state = optimizer_step(optimizer, v.rows[None], state.optimizer, state.parameters)
         estimate = (jnp.where(row < 0, v.rows, own) if page.previous == "own" else v.rows)[None]
         anchor, estimate = next_anchor(page, coin, state, theta_tilde, estimate)
         following = state._replace(

@@ -15,6 +15,7 @@ from jaxbyz.algorithms.naive import fed_page_pg
 from jaxbyz.attacks import Attack
 from jaxbyz.attacks.honest_statistics import unit
 from jaxbyz.environments import Environment
+from jaxbyz.errors import check_value
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.protocol.schedules import Schedule
@@ -108,6 +109,7 @@ def res_nharpg(
     """
     check_parts(environment, policy, optimizer)
     beta = RES_NHARPG_MOMENTUM if momentum is None else momentum
+    check_value("momentum", beta, 0 <= beta < 1, "in [0, 1)")
     return byzpg(
         environment, policy, agents=agents, aggregator=aggregator,
         optimizer=optax.chain(normalise_direction(), optimizer), byzantine=byzantine,
@@ -139,7 +141,7 @@ def svrpg(
     """
     return fed_page_pg(
         environment, policy, agents=agents, optimizer=optimizer, byzantine=byzantine, attack=attack,
-        schedule=schedule, page=page._replace(anchor="snapshot"), period=period or SVRPG_PERIOD,
+        schedule=schedule, page=page._replace(anchor="snapshot"), period=SVRPG_PERIOD if period is None else period,
         delivery=delivery,
     )  # fmt: skip
 
@@ -190,6 +192,7 @@ def fedpg_br(
         only in their code.
     """
     settings = page._replace(anchor="snapshot", batch_spread=batch_spread, ratio_window=ratio_window)
+    settings.check()
     return byzpg(
         environment, policy, agents=agents, aggregator=aggregator, optimizer=optimizer, byzantine=byzantine,
         assumed_byzantine=assumed_byzantine, attack=attack, schedule=schedule, page=settings,

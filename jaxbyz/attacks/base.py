@@ -83,8 +83,9 @@ class Attack(NamedTuple):
         equivocates: whether forged messages depend on the receiver. If not, they are forged and aggregated only once.
         searches: whether it applies the rule many times to find its messages, so that forging takes most of the time.
         init: `(K, D) -> memory`.
-        remember: `view of the gradient messages -> memory`, called once in every iteration in which gradients are
-            sent; not where ByzPG's server samples alone.
+        remember: `view of the gradient messages -> memory`, called once per gradient message of an agent: not where
+            ByzPG's server samples alone or agents take local steps, and several times in an iteration that sends
+            several messages (`Page.messages`).
     """
 
     gradients: Forge | None = None

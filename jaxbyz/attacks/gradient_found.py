@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, get_args
 
@@ -19,7 +20,7 @@ from jaxbyz.attacks.honest_statistics import (
     honest_std,
     overflow_safe_norm,
 )
-from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.errors import check_choice, check_value
 
 OBJECTIVES = ("distance", "inner", "angle", "diameter")
 FARTHEST = 1e4  # how far the ascent may carry a message, in honest spreads; starts may be farther away
@@ -76,8 +77,8 @@ def gradient_found(
         check_choice("objective", objective, OBJECTIVES)
     check_choice("on", on, get_args(MessageKind))
     for option, value, least in (("steps", steps, 0), ("restarts", restarts, 1)):
-        if value < least:
-            raise UsageError(f"{option}={value}: must be at least {least}")
+        check_value(option, value, value >= least, f"at least {least}")
+    check_value("reach", reach, reach is None or 0 < reach < math.inf, "positive and finite")
     effort = Effort(steps, restarts, reach)
     on_gradients = None if on == "parameters" else objective or "distance"
     on_parameters = None if on == "gradients" else objective or "diameter"

@@ -36,7 +36,8 @@ class SpreadMemory(NamedTuple):
     Attributes:
         direction: `[D]`, the estimate z of the direction along which honest messages spread most.
         projections: `[K]`, Σ_t ⟨z, x_i − μ⟩.
-        iterations: `[]`, the number of iterations so far in which gradients were sent.
+        iterations: `[]`, the number of gradient messages per agent so far, one per iteration unless a batch is used
+            several times.
     """
 
     direction: Float[Array, " D"]
@@ -47,12 +48,11 @@ class SpreadMemory(NamedTuple):
 def mimic_warmup(*, warmup: int = 10, on: MessageKind = "both") -> Attack:
     """Repeat the honest agent that is farthest along the direction of largest honest spread, learnt during training.
 
-    In every iteration in which gradients are sent, with d_i = x_i − μ and w = Σ_i d_i ⟨d_i, z⟩ (one step of power
-    iteration):
+    At every gradient message, with d_i = x_i − μ and w = Σ_i d_i ⟨d_i, z⟩ (one step of power iteration):
     z ← t/(t+1)·z + 1/(t+1)·w/‖w‖ and a_i ← a_i + ⟨z, d_i⟩.
 
     Args:
-        warmup: after this many such iterations all repeat argmax_i |a_i|, until then the first honest agent.
+        warmup: after this many messages per agent all repeat argmax_i |a_i|, until then the first honest agent.
 
     References:
         Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.

@@ -19,7 +19,7 @@ class Trend(NamedTuple):
 
     Attributes:
         direction: `[D]`, the direction of honest messages, as the attack averages it over time.
-        iterations: `[]`, the number of iterations in which gradients were sent.
+        iterations: `[]`, the number of gradient messages per agent so far.
     """
 
     direction: Float[Array, " D"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxbyz.algorithms.base import always_large
+from jaxbyz.algorithms.base import always_large, check_federation
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.experiments.allowed_values import MAX_SEED, MAX_TEXT
 from jaxbyz.experiments.config import FIELDS, Config, check_tolerance, effective, page_of, traits_of
@@ -28,8 +28,7 @@ def check(config: Config, *, names: bool = True) -> Config:
         _check_names(config)
     if config.seed + config.seeds - 1 > MAX_SEED:
         raise UsageError(f"seed={config.seed} with seeds={config.seeds}: the last seed must be at most {MAX_SEED}")
-    if config.byzantine >= config.agents:
-        raise UsageError(f"byzantine={config.byzantine} of agents={config.agents}: at least one agent must be honest")
+    check_federation(config.agents, config.byzantine, config.assumed_byzantine, config.p, config.period)
     page = page_of(config)
     # An algorithm with snapshots compares small batches with the last snapshot, whatever the option anchor says.
     (page._replace(anchor="snapshot") if traits_of(config).snapshot else page).check()

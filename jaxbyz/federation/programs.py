@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -66,7 +67,8 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
     environment, policy, parts = build_parts(replace(config, attack=attack), plan.iterations)
     if parts["agreement"] is not None and parts["agreement"].rule.committee is not None:
         raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
-    agent: OneAgent = one_agent(environment, policy, **parts, lies_at_home=attack != "none")
+    taken = {name: part for name, part in parts.items() if name in inspect.signature(one_agent).parameters}
+    agent: OneAgent = one_agent(environment, policy, **taken, interferes=attack != "none")
     places = Places(config.agents, config.agents)  # one agent per place
     start = jax.jit(lambda key: agent.init(plan.algorithm.init(key, places)))(plan.keys[0])
     agreement = parts["agreement"]

@@ -12,6 +12,7 @@ Axes as in `jaxbyz.sampling.rollout`: n chunks, A agents, C steps per chunk, M e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_from_each_step
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 from jaxbyz.policies.networks import MLP
 from jaxbyz.sampling.rollout import Episodes
 
@@ -48,8 +49,10 @@ class CriticSettings(NamedTuple):
 
     def check(self) -> None:
         """Raise a `UsageError` if the settings make no sense."""
-        if self.steps < 1:
-            raise UsageError(f"critic_steps={self.steps}: must be at least 1")
+        check_value("critic_steps", self.steps, self.steps >= 1, "at least 1")
+        check_value("critic_eta", self.eta, 0 < self.eta < math.inf, "positive and finite")
+        sizes = len(self.hidden) > 0 and min(self.hidden) >= 1
+        check_value("critic_hidden", self.hidden, sizes, "one or more layer sizes of at least 1")
 
 
 class CriticState(NamedTuple):

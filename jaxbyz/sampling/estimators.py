@@ -6,6 +6,7 @@ only. Axes as in `jaxbyz.sampling.rollout`: n chunks, A agents, C steps per chun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
-from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.errors import UsageError, check_choice, check_value
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.rollout import Episodes
 
@@ -63,11 +64,16 @@ class Estimator(NamedTuple):
     advantages: str = "plain"
 
     def check(self) -> None:
-        """Raise a `UsageError` if a name is unknown or two options contradict."""
+        """Raise a `UsageError` if a name is unknown, a number is out of range or two options contradict."""
         check_choice("advantages", self.advantages, ADVANTAGES)
         check_choice("estimator", self.kind, ESTIMATORS)
         check_choice("baseline", self.baseline, BASELINES)
         check_choice("weights", self.weights, WEIGHTS)
+        check_value("horizon", self.horizon, self.horizon >= 1, "at least 1")
+        check_value("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
+        check_value("gae_lambda", self.gae_lambda, 0 <= self.gae_lambda <= 1, "in [0, 1]")
+        check_value("baseline_value", self.baseline_value, math.isfinite(self.baseline_value), "finite")
+        check_value("clip", self.clip, self.clip is None or 0 < self.clip < math.inf, "positive and finite")
         if (problem := incompatible(self.kind, self.weights, self.baseline)) is not None:
             raise UsageError(problem)
 

@@ -6,6 +6,7 @@ c_t = 0:  ṽ_t = (1/B) Σ_i g(τ_i | θ_t) + v_{t−1} − (1/B) Σ_i g^ω(τ_i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxbyz.accelerate.batching import cond_on_coin, fold_mapped_axis, map_groups
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment, OwnParams
-from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.errors import UsageError, check_choice, check_value
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.critic import CriticSettings, CriticState, advantages, critic, normalised
 from jaxbyz.sampling.estimators import (
@@ -105,6 +106,13 @@ class Page(NamedTuple):
         """Raise a `UsageError` if the settings make no sense."""
         if self.N < 1 or self.B < 1:
             raise UsageError(f"N={self.N}, B={self.B}: must be at least 1")
+        limits = {
+            "eta": self.eta, "clip_norm": self.clip_norm, "ratio_clip": self.ratio_clip,
+            "ratio_window": self.ratio_window, "local_eta": self.local_eta,
+        }  # fmt: skip
+        for option, value in limits.items():
+            check_value(option, value, value is None or 0 < value < math.inf, "positive and finite")
+        check_value("entropy", self.entropy, math.isfinite(self.entropy), "finite")
         if self.B > self.N:
             raise UsageError(f"B={self.B} exceeds N={self.N}: B must not exceed N")
         check_choice("previous", self.previous, PREVIOUS)
@@ -121,6 +129,9 @@ class Page(NamedTuple):
             raise UsageError(f"minibatches={self.minibatches} with N={self.N}: N must be a multiple of minibatches")
         if not 0 <= self.batch_spread < self.N:
             raise UsageError(f"batch_spread={self.batch_spread} with N={self.N}: must be from 0 to N − 1")
+        if self.batch_spread and self.uses > 1:
+            given = f"batch_spread={self.batch_spread} with epochs={self.epochs}, minibatches={self.minibatches}"
+            raise UsageError(f"{given}: a batch of random size is used once; use epochs=1, minibatches=1")
         if self.batch_spread and self.estimator.baseline in ("leave-one-out", "critic"):
             given = f"batch_spread={self.batch_spread} with baseline={self.estimator.baseline}"
             raise UsageError(f"{given}: needs baseline=none or constant")
