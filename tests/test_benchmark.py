@@ -55,6 +55,7 @@ def test_suites_of_the_package_are_valid_and_unchanged():
     [
         ("count = 8", "count = 0", "seeds.count=0: must be at least 1"),
         ("count = 8", "", "seeds.count is missing"),
+        ("threshold = 30.0", "treshold = 30.0", "tasks.easy.threshold is missing; there is 'treshold'"),
         ("references = 12", "references = 1.5", "seeds.references=1.5 is not of type int"),
         ("floor = -1.0", 'floor = "low"', "statistics.floor=low is not of type float"),
         ('measure = "average"', 'measure = "median"', "statistics.measure='median': must be average or final"),

@@ -13,7 +13,7 @@ from jaxbyz.benchmark import tuning
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.results import load_results, measurements, write_hashed, write_result
-from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify
+from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
 from jaxbyz.benchmark.scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, verdict
@@ -105,7 +105,7 @@ def test_one_bad_entry_does_not_stop_the_others(tmp_path, capsys):
     mine = tmp_path / "mine.toml"
     mine.write_text('[bad]\nsummary = ""\nalgorithm = "decbyzpg"\nN = -1\n')
     assert main(["benchmark", "run", str(path), "--entries", str(mine), "--out", str(folder)]) == 1
-    assert capsys.readouterr().err.count("failed: easy.") == 6
+    assert "easy.k5.bad.none and 5 more failed: N=-1" in capsys.readouterr().err
     best = {("easy", "bad"): 0.3, ("easy", "robust"): 0.4, ("gone", "robust"): 0.5}
     tuned = with_step_sizes(suite, {**competing, "bad": competing["bad"]._replace(options={"eta": "x"})}, best)
     assert tuned["bad"].options_on("easy") == {"eta": "x"} and tuned["robust"].by_task == {"easy": {"eta": 0.4}}
@@ -169,3 +169,30 @@ def test_tuning_measures_what_is_scored_and_notices_other_options(tmp_path, monk
     with pytest.raises(UsageError, match="task easy, entry central: a seed became non-finite with every step size"):
         tune_if_missing(average, entries(), "central", "easy", tmp_path)
     assert not (tmp_path / "easy.central.json").exists()
+
+
+def test_settings_can_be_chosen_and_missing_scores_are_explained(tmp_path, capsys):
+    path, folder = make_results(tmp_path)
+    (folder / "easy.k5.robust.avg-zero.json").unlink()
+    assert main(["benchmark", "table", str(path), str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert "easy k9" in shown.out and "1 of 2 entries lack results and have no overall score" in shown.err
+    assert main(["benchmark", "table", str(path), str(folder), "--federation", "k9"]) == 0
+    assert "easy k5" not in capsys.readouterr().out
+    assert main(["benchmark", "table", str(path), str(folder), "--task", "esay"]) == 2
+    assert "did you mean 'easy'" in capsys.readouterr().err
+
+
+def test_mistakes_in_entries_are_said_before_anything_is_trained(tmp_path, capsys):
+    path, _ = make_results(tmp_path)
+    wrong, said = parse_entries({"x": {"summary": "", "aggregator": "nope"}}, "mine.toml"), []
+    cells = [cell for cell in cells_of(load_suite(path), wrong) if cell.entry == "x"]
+    failed = run_cells(load_suite(path), wrong, cells, tmp_path / "out", log=said.append)
+    assert len(said) == 1 and said[0].startswith("entry x cannot be run: aggregator='nope' is unknown")
+    assert failed.keys() == {cell.name for cell in cells}
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[x]\nsummary = ""\n[x.tasks.esay]\neta = 0.1\n')
+    assert main(["benchmark", "list", str(path), "--entries", str(mine)]) == 2
+    assert "entry x: task='esay' is unknown; did you mean 'easy'" in capsys.readouterr().err
+    assert main(["benchmark", "list", str(path), "--attack", "alie"]) == 2
+    assert "a suite file of your own can name others" in capsys.readouterr().err

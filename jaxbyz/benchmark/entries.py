@@ -20,8 +20,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options
-from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, load_suite, suite_names
+from jaxbyz.errors import UsageError, check_choice, unknown
 from jaxbyz.experiments.config import TYPES, Config, traits_of
 from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import read_toml
@@ -137,6 +137,15 @@ def decay_of(suite: Suite, task: str, options: Mapping[str, Any]) -> float | Non
 def step_size(eta: float, decay: float | None) -> dict[str, float]:
     """Return the options for a step size η that decays to this share of it, or is constant."""
     return {"eta": eta} if decay is None else {"eta": eta, "eta_end": decay * eta}
+
+
+def check_tasks(suite: Suite, entries: Mapping[str, Entry]) -> None:
+    """Refuse options for a task that neither this suite nor one of the package has, such as a misspelt one."""
+    known = {task: None for other in (suite, *map(load_suite, suite_names())) for task in other.tasks}
+    for entry in entries.values():
+        for task in entry.by_task:
+            if task not in known:
+                raise UsageError(f"entry {entry.name}: {unknown('task', task, list(known))}")
 
 
 def select(kind: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:

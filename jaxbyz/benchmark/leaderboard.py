@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import NO_ATTACK, Cell, reference_cells
+from jaxbyz.benchmark.entries import NO_ATTACK, Cell, reference_cells, select
 from jaxbyz.benchmark.results import Result, load_certificates, load_results
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
@@ -74,10 +74,15 @@ def leaderboard(suite: Suite, results: Mapping[Cell, Result], certificates: Cert
     }
 
 
-def load_leaderboard(suite: str, folder: str | Path) -> dict[str, Any]:
-    """Return the leaderboard of the results in a folder."""
+def load_leaderboard(
+    suite: str, folder: str | Path, tasks: Sequence[str] | None = None, federations: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return the leaderboard of the results in a folder, over all settings or those of these tasks and federations."""
     loaded = load_suite(suite)
-    return leaderboard(loaded, load_results(folder, loaded), load_certificates(folder, loaded))
+    results, certificates = load_results(folder, loaded), load_certificates(folder, loaded)
+    chosen = select("task", tasks, list(loaded.tasks)), select("federation", federations, list(loaded.federations))
+    settings = tuple((t, f) for t, f in loaded.settings if t in chosen[0] and f in chosen[1])
+    return leaderboard(loaded._replace(settings=settings), results, certificates)
 
 
 def improvements(suite: Suite, names: list[str], scores: Mapping[str, Settings]) -> list[list[dict[str, Any] | None]]:

@@ -160,7 +160,8 @@ def read_hashed(path: Path, suite: Suite | None) -> dict[str, Any]:
         raise UsageError(f"{path}: the contents do not fit the hash; the file was changed after it was written")
     named = content.get("suite")
     if suite is not None and named != suite.label:
-        raise UsageError(f"{path}: made with suite {named}, not with {suite.name} ({suite.hash})")
+        other = f"{named.get('name')} ({named.get('hash')})" if isinstance(named, dict) else named
+        raise UsageError(f"{path}: made with suite {other}, not with {suite.name} ({suite.hash})")
     return content
 
 

@@ -98,7 +98,7 @@ def run_cells(
         together: train the attacks of an entry that can share a program together; they have no checkpoints.
         checkpoint_every: iterations between two checkpoints; by default only when the run is interrupted.
         reporter: returns the reporter of a training from its number of trajectories.
-        log: receives one line per program.
+        log: receives one line per entry that cannot be run, before anything is trained, and one per program.
 
     Returns:
         The cells that failed: name -> reason.
@@ -126,12 +126,17 @@ def run_cells(
             options = options_of(suite, entries, cell)
             write_result(target, suite, cell, options, configs[cell], measured, seconds, together=len(batch) > 1)
 
+    prepared: list[tuple[list[Cell], dict[Cell, Config]]] = []
     for batch in batches_of(cells) if together else [[cell] for cell in cells]:
         try:
             configs = {cell: cell_config(suite, cell, options_of(suite, entries, cell)) for cell in batch}
+            prepared.append((batch, configs))
         except UsageError as error:
-            failed |= dict.fromkeys((cell.name for cell in batch), str(error))
-            continue
+            problem = str(error.__cause__ or error)  # without the name of the cell
+            if problem not in failed.values():
+                log(f"entry {batch[0].entry} cannot be run: {problem}")
+            failed |= dict.fromkeys((cell.name for cell in batch), problem)
+    for batch, configs in prepared:
         missing = [cell for cell in batch if not result_path(target, cell).exists()]
         for cell in batch:
             if cell not in missing:
@@ -141,8 +146,8 @@ def run_cells(
             continue
         work = target / WORKING / batch[0].name
         paths = [result_path(target, cell) for cell in missing]
-        if (problem := _write_once(paths, work, partial(train, missing, configs, work))) is not None:
-            failed |= dict.fromkeys((cell.name for cell in missing), problem)
+        if (reason := _write_once(paths, work, partial(train, missing, configs, work))) is not None:
+            failed |= dict.fromkeys((cell.name for cell in missing), reason)
     _remove_if_empty(target / WORKING)
     return failed
 

@@ -6,6 +6,7 @@ release: every result carries the hash of its suite, and results with different 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import math
@@ -228,7 +229,8 @@ class Fields:
         self.known.add(name)
         value = self.values.get(name, default)
         if value is None:
-            raise UsageError(f"{self.path}: {self.where}{name} is missing")
+            near = difflib.get_close_matches(name, self.values.keys() - self.known, n=1)
+            raise UsageError(f"{self.path}: {self.where}{name} is missing{f'; there is {near[0]!r}' if near else ''}")
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:

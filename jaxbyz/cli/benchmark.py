@@ -88,6 +88,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
+    _add_filters(parser, ("task", "federation"))
     parser.add_argument("--json", action="store_true", help="print the whole leaderboard as JSON")
     parser.add_argument("--attacks", action="store_true", help="print one table per setting, with a column per attack")
 
@@ -132,12 +133,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, Entry]) -> list[Cell]:
     """Return the cells that the filters leave. Filters on entries and attacks keep the references of the settings."""
-    from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, cells_of, select
+    from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, ONE_AGENT, cells_of, check_tasks, select
+    from jaxbyz.errors import UsageError
 
+    check_tasks(suite, entries)
     tasks = select("task", arguments.task, list(suite.tasks))
     federations = select("federation", arguments.federation, list(suite.federations))
     names = select("entry", arguments.entry, [*entries, ALONE, MEAN])
-    attacks = select("attack", arguments.attack, [NO_ATTACK, *suite.attacks])
+    try:
+        attacks = select("attack", arguments.attack, [NO_ATTACK, *suite.attacks])
+    except UsageError as error:
+        raise UsageError(f"{error}; a suite fixes its attacks, and a suite file of your own can name others") from error
     for task, federation in suite.settings:
         known = (NO_ATTACK, *suite.attacks_in(task, federation))
         left_out = [name for name in arguments.attack or () if name not in known]
@@ -215,8 +221,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _print_failures(failed: dict[str, str]) -> None:
-    for name, reason in failed.items():
-        print_message(f"{name} failed: {reason}")
+    """Print every reason once, with the first name that it holds for and the number of others."""
+    for reason in dict.fromkeys(failed.values()):
+        names = [name for name, other in failed.items() if other == reason]
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print_message(f"{names[0]}{others} failed: {reason}")
 
 
 def _part(text: str | None, cells: list[Cell]) -> list[Cell]:
@@ -271,11 +280,16 @@ def _table(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.table import attack_tables, both_tables
     from jaxbyz.files import json_text
 
-    board = load_leaderboard(arguments.suite, arguments.folder)
+    board = load_leaderboard(arguments.suite, arguments.folder, arguments.task, arguments.federation)
     if arguments.attacks:
         print(attack_tables(board))
     else:
         print(json_text(board) if arguments.json else both_tables(board))
+    if incomplete := [entry["name"] for entry in board["entries"] if entry["overall"] is None]:
+        print_message(
+            f"{len(incomplete)} of {len(board['entries'])} entries lack results and have no overall score; --task and "
+            "--federation choose the settings that count"
+        )
     return 0
 
 
@@ -322,7 +336,7 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    from jaxbyz.benchmark.entries import ALONE, MEAN, load_entries, select
+    from jaxbyz.benchmark.entries import ALONE, MEAN, check_tasks, load_entries, select
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.benchmark.tuning import tune_if_missing
     from jaxbyz.errors import UsageError
@@ -331,6 +345,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
     check_at_least(arguments, jobs=1)
     suite, entries, out = load_suite(arguments.suite), load_entries(arguments.entries), make_folder(arguments.out)
+    check_tasks(suite, entries)
     tasks = select("task", arguments.task, list(dict.fromkeys(task for task, _ in suite.settings)))
     pairs = [(task, name) for task in tasks for name in select("entry", arguments.entry, [ALONE, MEAN, *entries])]
     failed = {}
