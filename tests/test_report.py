@@ -201,6 +201,9 @@ def test_a_folder_of_runs_is_loaded_and_labelled(folders, runs):
     assert labels(runs[:1]) == ["decbyzpg, rfa, avg-zero, K=5, 1 Byzantine"]
     assert setting(runs) == "CartPole-v1, decbyzpg, 5 agents, 1 Byzantine"
     assert setting(runs[:2]) == "CartPole-v1, decbyzpg · rfa, 5 agents, 1 Byzantine"
+    varied = [run._replace(config=replace(run.config, env_spread="gravity=0.2")) for run in runs]
+    assert setting(varied).startswith("CartPole-v1, agents differ by ±gravity=0.2, decbyzpg")
+    assert "gravity" not in setting([*runs, varied[0]])
     twice = labels([runs[0], runs[0]._replace(folder=folders[0].parent / "again")])
     assert twice[1].endswith("again") and twice[0] != twice[1]
     honest = runs[0]._replace(config=replace(runs[0].config, byzantine=0, eta=0.5))

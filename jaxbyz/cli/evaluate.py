@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = arguments.episodes, arguments.seed, arguments.greedy
     if arguments.own:  # [seeds, K, episodes] -> [seeds, K], one mean per agent
         returns = evaluate_agents(config, data.policy[output], *settings)["returns"].mean(axis=2)
-        whose, unit = f"all {data.config.agents} agents, each in its own environment", "agent"
+        liars = ", Byzantine ones included" if data.config.byzantine else ""
+        whose, unit = f"all {data.config.agents} agents{liars}, each in its own environment", "agent"
     else:
         returns = evaluate(config, parameters, *settings)["returns"]
         whose, unit = policy_owner(data.config, arguments.agent), "episode"

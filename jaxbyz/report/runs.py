@@ -105,7 +105,14 @@ def setting(runs: Sequence[FinishedRun]) -> str:
     agents = same.get("agents", "").replace("K=", "") + " agents" if "agents" in same else ""
     liars = " ".join(filter(None, (same.get("byzantine", ""), f"({same['attack']})" if "attack" in same else "")))
     liars = "all honest" if same.get("attack") == "all honest" else liars
-    return ", ".join(filter(None, (common_environment(runs), defence, agents, liars)))
+    return ", ".join(filter(None, (common_environment(runs), *_changes(runs), defence, agents, liars)))
+
+
+def _changes(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return how the environment of all runs differs from the nominal one, and those of the agents from each other."""
+    words = {"env_param": "{}", "env_spread": "agents differ by ±{}", "env_agents": "agents differ"}
+    values = {name: {getattr(run.config, name) for run in runs} for name in words}
+    return [words[name].format(*found) for name, found in values.items() if len(found) == 1 and any(found)]
 
 
 def labels(runs: Sequence[FinishedRun], without: str | None = None) -> list[str]:
