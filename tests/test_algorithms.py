@@ -418,12 +418,17 @@ def test_numbers_out_of_range_are_refused_by_every_algorithm(changes, message):
             build(ENV, POLICY, **options)
 
 
-def test_numbers_of_single_algorithms_and_attacks_that_are_out_of_range_are_refused():
-    options = {"agents": 5, "optimizer": optax.sgd(0.1)}
+def test_numbers_that_single_algorithms_and_attacks_cannot_use_are_refused():
+    options, window = {"agents": 5, "optimizer": optax.sgd(0.1)}, PAGE._replace(ratio_window=0.1)
     for build, message in (
         (lambda: svrpg(ENV, POLICY, period=0, **options), "period=0: must be at least 1"),
         (lambda: fedpg_br(ENV, POLICY, aggregator="mean", page=jb.Page(N=0, B=0), **options), "N=0, B=0: must be at"),
         (lambda: res_nharpg(ENV, POLICY, aggregator="mean", momentum=1.0, **options), r"momentum=1.0: must be in \[0,"),
+        (lambda: robust(page=PAGE._replace(batch_spread=2)), "batch_spread=2: needs a server that samples the small"),
+        (
+            lambda: jb.byzpg(ENV, POLICY, aggregator="mean", server_samples=False, page=window, **options),
+            "ratio_window=0.1: needs a server",
+        ),
         (lambda: attacks["gradient-found"].build(5, 1, reach=-1.0), "reach=-1.0: must be positive and finite"),
         (lambda: attacks["gradient-found"].build(5, 1, steps=-1), "steps=-1: must be at least 0"),
     ):

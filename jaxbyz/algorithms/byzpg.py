@@ -115,6 +115,8 @@ def byzpg(
     check_parts(environment, policy, optimizer)
     check_federation(agents, byzantine, assumed_byzantine, p, period)
     page.check()
+    if not server_samples:
+        page.check_without_server()
     K, D = agents, policy.size
     delivery.check()
     defended, voters = byzantine if assumed_byzantine is None else assumed_byzantine, delivery.voters(K)

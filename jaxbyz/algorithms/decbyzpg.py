@@ -103,6 +103,7 @@ def decbyzpg(
     check_parts(environment, policy, optimizer)
     check_federation(agents, byzantine, assumed_byzantine, p, period)
     page.check()
+    page.check_without_server()
     delivery.check()
     K, D, present = agents, policy.size, delivery.present(agents)
     defended, voters = byzantine if assumed_byzantine is None else assumed_byzantine, delivery.voters(agents)

@@ -90,6 +90,7 @@ def ensemble(
     check_parts(environment, policy, optimizer)
     check_federation(agents, byzantine, assumed_byzantine, p, period)
     page.check()
+    page.check_without_server()
     K, G, D = agents, groups, policy.size
     group_of, members = np.arange(K) % G, group_members(K, G)
     defended = byzantine if assumed_byzantine is None else assumed_byzantine

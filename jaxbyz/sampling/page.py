@@ -138,6 +138,12 @@ class Page(NamedTuple):
         self.critic.check()
         self.estimator.check()
 
+    def check_without_server(self) -> None:
+        """Raise a `UsageError` if the settings need a server that samples the small batches alone."""
+        for option, value, off in (("batch_spread", self.batch_spread, 0), ("ratio_window", self.ratio_window, None)):
+            if value != off:
+                raise UsageError(f"{option}={value}: needs a server that samples the small batches; use {option}={off}")
+
     def check_switch(self, always_large: bool) -> None:
         """Raise a `UsageError` if the settings need large batches only and there are small ones.
 
