@@ -10,13 +10,23 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.protocol import communication
 from jaxbyz.protocol.agreements import diameter, run_agreement, theorem_rounds
-from jaxbyz.protocol.communication import Adversary, exchange
+from jaxbyz.protocol.communication import Adversary
 from jaxbyz.protocol.schedules import schedules
 
 K, D, F = 9, 6, 2
 KEY = jax.random.key(0)
 MESSAGES = jax.random.normal(KEY, (K, D))
 MASK = jnp.arange(K) >= K - F
+
+
+def exchange(*arguments):
+    """Exchange messages in one compiled program, because single operations take longer to compile."""
+    return jax.jit(lambda: communication.exchange(*arguments))()
+
+
+def agreed(*arguments):
+    """Run an agreement in one compiled program."""
+    return jax.jit(lambda: run_agreement(*arguments))()
 
 
 def test_computing_once_equals_computing_for_everyone():
@@ -65,12 +75,12 @@ def test_shares_of_a_chain_multiply():
 
 def test_tolerance_stops_early_and_rounds_are_counted():
     forge = jb.large_noise().parameters
-    exact = run_agreement(KEY, jb.Agreement(jb.mda(F), 5), MESSAGES, Adversary(MASK, forge, True))
+    exact = agreed(KEY, jb.Agreement(jb.mda(F), 5), MESSAGES, Adversary(MASK, forge, True))
     assert int(exact.rounds) == 5
-    loose = run_agreement(KEY, jb.Agreement(jb.mda(F), 50, tolerance=0.5), MESSAGES, Adversary(MASK, forge, True))
+    loose = agreed(KEY, jb.Agreement(jb.mda(F), 50, tolerance=0.5), MESSAGES, Adversary(MASK, forge, True))
     assert 1 <= int(loose.rounds) < 50
     assert float(diameter(loose.parameters, MASK)) <= 0.5
-    none = run_agreement(KEY, None, MESSAGES, Adversary(MASK))
+    none = agreed(KEY, None, MESSAGES, Adversary(MASK))
     assert int(none.rounds) == 0
     np.testing.assert_array_equal(none.parameters, MESSAGES)
 
