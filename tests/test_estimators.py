@@ -164,7 +164,7 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
     sample = sampler(environment, policy, page, None)
     ours = jax.jit(sample.either)(jnp.bool_(False), theta, previous, memory, keys, mask).sampled
 
-    record = collect(environment, policy, theta, keys, B, horizon)
+    record = jax.jit(lambda k: collect(environment, policy, theta, k, B, horizon))(keys)
     observations = np.asarray(record.observations)[:, 0].transpose(0, 2, 3, 1).reshape(-1, B, 4)
     actions = np.asarray(record.actions)[:, 0].reshape(-1, B)
     rewards = np.asarray(record.rewards)[:, 0].reshape(-1, B)

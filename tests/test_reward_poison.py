@@ -43,7 +43,9 @@ def test_effects_are_the_derivatives_of_the_estimate(batch, kind: str, baseline:
     estimator = Estimator(kind, 0.9, tabular.HORIZON, baseline, gae_lambda=0.8)
     direction = jax.random.normal(jax.random.key(4), theta.shape)
     judging = critic(tabular.environment().observation_size, CriticSettings((3,)))
-    values = judging.values(jax.vmap(judging.init)(jax.random.split(jax.random.key(5), A)), episodes)
+    values = jax.jit(lambda keys: judging.values(jax.vmap(judging.init)(keys), episodes))(
+        jax.random.split(jax.random.key(5), A)
+    )
 
     def along_direction(rewards: jax.Array) -> jax.Array:
         changed = episodes._replace(rewards=jnp.where(episodes.alive, rewards, 0.0))
@@ -52,9 +54,9 @@ def test_effects_are_the_derivatives_of_the_estimate(batch, kind: str, baseline:
             return jnp.sum(direction * sum_of_scores(policy, theta, changed, q))
         return jnp.sum(direction * estimate(estimator, policy, theta, changed))
 
-    found = reward_effects(estimator, policy, theta, episodes, direction)
+    found = jax.jit(lambda e: reward_effects(estimator, policy, theta, e, direction))(episodes)
     with trace_for("plain"):
-        expected = M * jax.grad(along_direction)(episodes.rewards)
+        expected = M * jax.jit(jax.grad(along_direction))(episodes.rewards)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert np.abs(found).max() > 0.1
 

@@ -81,13 +81,14 @@ def test_a_batch_of_random_size_is_the_batch_of_that_size(estimator):
     page = jb.Page(N=5, B=2, estimator=estimator, batch_spread=3, ratio_window=1.0)
     theta, keys = POLICY.init(jax.random.key(1))[None], jax.random.split(jax.random.key(2), 1)
     large = jax.jit(sampler(ENV, POLICY, page, None).large)
-    episodes = collect(ENV, POLICY, theta, keys, 8, tabular.HORIZON)
+    episodes = jax.jit(lambda k: collect(ENV, POLICY, theta, k, 8, tabular.HORIZON))(keys)
+    estimated = jax.jit(lambda e: estimate(estimator, POLICY, theta, e))
     for size in (2, 5, 8):
         drawn = large(theta, keys, jnp.zeros(1, bool), None, (), jnp.array([size]))
         first = episodes._replace(
             **{name: getattr(episodes, name)[..., :size] for name in episodes._fields if name != "chunks"}
         )
-        np.testing.assert_allclose(drawn.sampled.estimate, estimate(estimator, POLICY, theta, first), rtol=1e-4)
+        np.testing.assert_allclose(drawn.sampled.estimate, estimated(first), rtol=1e-4)
         np.testing.assert_allclose(drawn.sampled.returns[0], first.returns.mean(), rtol=1e-6)
         np.testing.assert_allclose(drawn.sampled.lengths[0], first.lengths.mean(), rtol=1e-6)
     assert large._cache_size() == 1
