@@ -21,7 +21,7 @@ PLAIN = jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON)
 def test_hessian_vector_products_are_unbiased(baseline):
     """4 × 20,000 trajectories along the eigenvector of largest curvature; the standard error is 0.0025."""
     theta = 0.5 * jax.random.normal(jax.random.key(3), (6,))
-    hessian = np.asarray(jax.hessian(tabular.value)(theta))
+    hessian = np.asarray(jax.jit(jax.hessian(tabular.value))(theta))
     values, vectors = np.linalg.eigh(hessian)
     largest = np.argmax(np.abs(values))
     u = vectors[:, largest]

@@ -112,11 +112,11 @@ def test_estimate_equals_the_plain_program_on_the_same_episodes():
 
     A, M, horizon = 2, 6, 75
     program = plain.make(horizon=horizon)
-    trees = jax.vmap(program["init"])(jax.random.split(jax.random.key(0), A))
+    trees = jax.jit(jax.vmap(program["init"]))(jax.random.split(jax.random.key(0), A))
     keys = jax.vmap(lambda k: jax.random.split(k, M))(jax.random.split(jax.random.key(1), A))
     with jax.numpy_rank_promotion("allow"):
-        episode = jax.vmap(jax.vmap(program["rollout"], (None, 0)), (0, 0))(trees, keys)
-        expected = jax.vmap(program["estimate"])(trees, episode)
+        episode = jax.jit(jax.vmap(jax.vmap(program["rollout"], (None, 0)), (0, 0)))(trees, keys)
+        expected = jax.jit(jax.vmap(program["estimate"]))(trees, episode)
 
     environment = make_environment("CartPole-v1")
     policy = mlp_policy(environment)
@@ -191,7 +191,7 @@ def sampled(name: str, agents: int, episodes: int, horizon: int, platform: str, 
     environment = make_environment(name)
     policy = mlp_policy(environment, hidden)
     keys = jax.random.split(jax.random.key(4), agents)
-    theta = jax.vmap(policy.init)(keys)
+    theta = jax.jit(jax.vmap(policy.init))(keys)
     uniform, mask = Interference(act=environment.actions.uniform_action), jnp.arange(agents) == 2
     with trace_for(platform):
         run = jax.jit(lambda t, k: collect(environment, policy, t, k, episodes, horizon, uniform, mask))
@@ -230,9 +230,9 @@ def test_sums_and_maps_over_steps_are_the_plain_ones(hidden, platform):
         )
 
     with trace_for("plain"):
-        expected = computed()
+        expected = jax.jit(lambda: computed())()
     with trace_for(platform):
-        got = computed()
+        got = jax.jit(lambda: computed())()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
 
 
