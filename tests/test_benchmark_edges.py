@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from benchmark_results import ENTRIES, SUITE, entries, made_up, make_results, write_suite
+from benchmark_results import ENTRIES, RETURNS, SUITE, entries, made_up, make_results, write_suite
 
 from jaxbyz.algorithms import Metrics
 from jaxbyz.benchmark import tuning
@@ -88,6 +88,25 @@ def test_files_of_another_kind_are_refused_in_one_line(tmp_path):
         write_hashed(folder / "certificate.k5.rfa.json", {**content, **certificate})
         with pytest.raises(UsageError, match=said):
             load_leaderboard(str(path), folder)
+
+
+def test_federations_of_one_size_share_certificates(tmp_path):
+    suite_text = SUITE.replace("agents = 9\nbyzantine = 2", "agents = 5\nbyzantine = 1")
+    path = write_suite(tmp_path, suite_text)
+    suite = load_suite(path)
+    assert [suite.certified_as(name) for name in ("k5", "k9")] == ["k5", "k5"]
+    robust = {"robust": entries()["robust"]}
+    rules = rules_to_certify(suite, robust, cells_of(suite, robust))
+    assert rules == [RuleToCertify("k5", "rfa"), RuleToCertify("k5", "agreement/trimmed-mean")]
+    for cell in cells_of(suite, robust):
+        seeds = suite.seeds if cell.entry == "robust" else suite.reference_seeds
+        made_up(tmp_path, suite, cell, np.full(seeds, RETURNS[cell.entry, cell.attack]))
+    content = {"format": 1, "suite": suite.label, "federation": "k5", "rule": "rfa"}
+    certificate = {"verdict": "cleared", "reason": ""}
+    write_hashed(tmp_path / "certificate.k5.rfa.json", {**content, "certificate": certificate})
+    (entry,) = load_leaderboard(str(path), tmp_path)["entries"]
+    verdicts = [setting["certificates"] for setting in entry["settings"]]
+    assert verdicts == [{"rfa": "cleared", "agreement/trimmed-mean": None}] * 2
 
 
 def test_one_bad_entry_does_not_stop_the_others(tmp_path, capsys):

@@ -136,7 +136,7 @@ def _entry_setting(
     runs = {cell.attack: result for cell, result in results.items() if cell[:3] == (task, federation, entry)}
     cells = dict(score.attacks) if score.unattacked is None else {NO_ATTACK: score.unattacked, **score.attacks}
     config = from_dict(next(iter(runs.values())).config, names=False)
-    verdicts = {rule: certificates.get((federation, rule)) for rule in rules_of(config)}
+    verdicts = {rule: certificates.get((suite.certified_as(federation), rule)) for rule in rules_of(config)}
     worst = None if score.worst is None else score.attacks[score.worst]
     attacked = [seed for found in score.attacks.values() for seed in found.seeds]
     return {

@@ -42,7 +42,7 @@ WORKING = ".working"  # folder of trainings that are not finished
 
 
 class RuleToCertify(NamedTuple):
-    """A rule of an entry in a federation."""
+    """A rule of an entry in a federation, which stands for all of its size (`Suite.certified_as`)."""
 
     federation: str
     rule: str
@@ -61,7 +61,7 @@ def rules_of(config: Config) -> Iterator[str]:
 
 
 def rules_to_certify(suite: Suite, entries: Mapping[str, Entry], cells: list[Cell]) -> list[RuleToCertify]:
-    """Return the rules of the entries in these cells, each once per federation.
+    """Return the rules of the entries in these cells, each once per size of federation.
 
     Cells whose options are not allowed have none; `run_cells` says why.
     """
@@ -70,7 +70,8 @@ def rules_to_certify(suite: Suite, entries: Mapping[str, Entry], cells: list[Cel
         if cell.entry in entries:
             with contextlib.suppress(UsageError):
                 config = cell_config(suite, cell, options_of(suite, entries, cell))
-                found.update({RuleToCertify(cell.federation, rule): None for rule in rules_of(config)})
+                federation = suite.certified_as(cell.federation)
+                found.update({RuleToCertify(federation, rule): None for rule in rules_of(config)})
     return list(found)
 
 

@@ -148,6 +148,17 @@ class Suite(NamedTuple):
         left_out = (*self.tasks[task].without, *self.federations[federation].without)
         return tuple(attack for attack in self.attacks if attack not in left_out)
 
+    def certified_as(self, federation: str) -> str:
+        """Return the first federation of the same size, which shares its certificates with this one.
+
+        A certificate of a rule depends on the numbers of agents and of Byzantine agents only.
+        """
+
+        def size(name: str) -> tuple[int, int]:
+            return self.federations[name].agents, self.federations[name].byzantine
+
+        return next(name for name in self.federations if size(name) == size(federation))
+
 
 def suite_names() -> list[str]:
     """Return the suites of the package."""
