@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from helpers import StopAt, assert_same_run
 
@@ -17,6 +19,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build
 from jaxbyz.experiments.resolving import resolve
 from jaxbyz.experiments.run import Interrupted, resume, run
+from jaxbyz.policies.networks import MLP
 from jaxbyz.sampling import critic as critics
 from jaxbyz.sampling.estimators import Estimator
 from jaxbyz.sampling.page import Page, sampler
@@ -130,6 +133,37 @@ def test_rescaling_changes_no_value_and_training_lowers_the_error(batch):
     before, unchanged, fitted = values_after(states, targets)
     np.testing.assert_allclose(unchanged, before, rtol=2e-4, atol=2e-4)
     assert float(jnp.mean((fitted - targets) ** 2)) < 0.1
+
+
+def test_local_steps_of_a_critic_use_the_parts_in_turn(batch):
+    """Step i follows the mean squared error of the chunks c with c mod 2 = i mod 2; with one chunk, always of it."""
+    _, episodes, _, states = batch
+    targets = jnp.where(episodes.alive, 3.0 * episodes.observations[:, :, 0] - 1.0, 0.0)
+    settings = SETTINGS._replace(parts=2)
+    mlp, adam = MLP(settings.hidden, 1, "tanh", "identity", "lecun"), optax.adam(settings.eta)
+    assert episodes.chunks == 3
+    short = episodes._replace(alive=episodes.alive.at[1:].set(False), chunks=jnp.int32(1))
+    for sampled, parts in ((episodes, (0, 1, 0)), (short, (0, 0, 0))):
+        train = jax.jit(partial(critics.critic(4, settings).train, episodes=sampled, targets=targets))
+        start = jax.jit(partial(critics.critic(4, settings._replace(steps=0)).train, episodes=sampled, targets=targets))
+        expected = start(states)  # rescaled
+        found = train(states)
+        for agent in range(A):
+            now = jax.tree.map(lambda leaf, agent=agent: leaf[agent], expected)
+            for part in parts:
+                taken = np.asarray(sampled.alive)[part::2, agent]
+                inputs = np.asarray(sampled.observations)[part::2, agent].transpose(1, 0, 2, 3)[:, taken]
+                goals = (np.asarray(targets)[part::2, agent][taken] - now.shift) / now.scale
+
+                def error(network, inputs=inputs, goals=goals):
+                    return 0.5 * jnp.mean((mlp.apply(network, inputs)[0] - goals) ** 2)
+
+                updates, optimizer = adam.update(jax.grad(error)(now.network), now.optimizer)
+                now = now._replace(network=optax.apply_updates(now.network, updates), optimizer=optimizer)
+            jax.tree.map(
+                lambda a, b, agent=agent: np.testing.assert_allclose(a[agent], b, rtol=1e-4, atol=1e-5),
+                found.network, now.network,
+            )  # fmt: skip
 
 
 def numpy_log_probs(theta: np.ndarray, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -278,6 +312,7 @@ def test_small_batches_with_critics_learn():
         (dict(p=0.5, advantages="plain"), "epochs=2, minibatches=2 with small batches"),
         (dict(p=0.5, epochs=1, minibatches=1), "advantages=normalised with small batches"),
         (dict(minibatches=3), "minibatches=3 with N=4"),
+        (dict(critic_parts=3), "critic_parts=3: must be from 1 to critic_steps"),
         (dict(weights="per-decision"), "baseline=critic with estimator=gpomdp, weights=per-decision"),
         (dict(gae_lambda=1.5), r"gae_lambda=1.5: must be in \[0, 1\]"),
     ],

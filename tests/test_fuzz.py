@@ -110,6 +110,7 @@ OPTIONAL = {
     "critic_hidden": mostly(st.just((2,)), (), (0,), 3),
     "critic_eta": numbers(1e-3),
     "critic_steps": sizes(1, 2),
+    "critic_parts": sizes(1, 2),
     "epochs": sizes(1, 2),
     "minibatches": sizes(1, 2),
     "ratio_clip": numbers(0.2),

@@ -12,7 +12,7 @@ import pytest
 
 from jaxbyz import Interference, make_environment, mlp_policy
 from jaxbyz.accelerate.batching import fold_mapped_axis
-from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
+from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_from_each_step, sum_over_steps
 from jaxbyz.accelerate.living_strips import living_strips
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments import ActionSpace, Environment, Step
@@ -236,6 +236,27 @@ def test_sums_and_maps_over_steps_are_the_plain_ones(hidden, platform):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
 
 
+@pytest.mark.parametrize(("platform", "size"), [("plain", 3), ("gpu", 3), ("cpu", 3), ("cpu", 1100)])
+def test_a_sum_over_a_part_has_every_second_chunk(platform, size):
+    """In all layouts: all steps at once, chunks, and strips if a tree has many numbers."""
+    n, A, C, M = 5, 2, 4, 16
+    lengths = jax.random.randint(jax.random.key(0), (A, M), 1, 18)  # at most five chunks
+    time = jnp.arange(n * C).reshape(n, 1, C, 1)
+    alive = time < lengths[None, :, None]
+    values = jnp.where(alive, jax.random.normal(jax.random.key(1), alive.shape), 0.0)
+    trees = jnp.tile(jnp.array([[1.0], [-2.0]]), (1, size))
+
+    def total(part):
+        chunks = (jnp.max(lengths) + C - 1) // C
+        return repeatable_sum(lambda tree, x: tree * jnp.sum(x), trees, values, alive, chunks, 2)(trees, part)
+
+    with trace_for(platform):
+        found = jax.jit(jax.vmap(total))(jnp.arange(2))
+    sums = np.asarray(values, np.float64).sum(axis=(2, 3))
+    expected = np.stack([sums[0::2].sum(axis=0), sums[1::2].sum(axis=0)])[:, :, None] * np.asarray(trees)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_folded_function_is_traced_once_per_shape():
     """Mapping a single seed adds no trace, and neither does a second use."""
     traced = []
@@ -254,21 +275,24 @@ def test_a_folded_function_is_traced_once_per_shape():
     assert traced == [(3,), (6,)]
 
 
-def test_living_strips_are_all_strips_with_a_step_that_was_taken():
-    """Each block contains strips of one agent, each strip is in one block, and `put` is the inverse of `take`."""
+@pytest.mark.parametrize("parts", [1, 4])  # of six chunks
+def test_living_strips_are_all_strips_with_a_step_that_was_taken(parts):
+    """Each block has strips of one agent and one part, each strip is in one block, and `put` inverts `take`."""
     *_, episodes = sampled("CartPole-v1", 4, 60, 90, "cpu")
-    strips = living_strips(episodes.alive)
+    strips = living_strips(episodes.alive, parts)
     n, A, _, M = episodes.alive.shape
     expected = {(c, a, m) for c, a, m in np.ndindex(n, A, M) if episodes.alive[c, a, 0, m]}
     blocks = range(int(strips.blocks))
     assert len(blocks) > A
     found = [
-        (int(c), int(strips.agent[b]), int(m))
-        for b in blocks
+        (part, int(c), int(strips.agent[b]), int(m))
+        for part in range(parts)
+        for b in range(*map(int, strips.part(part)))
         for c, m in zip(strips.chunk[b], strips.episode[b], strict=True)
         if c < n
     ]
-    assert len(found) == len(expected) and set(found) == expected
+    assert all(part == c % parts for part, c, *_ in found)
+    assert len(found) == len(expected) and {(c, a, m) for _, c, a, m in found} == expected
     copy = jnp.zeros_like(episodes.rewards)
     for b in blocks:
         copy = strips.put(copy, jnp.int32(b), strips.take(episodes.rewards, jnp.int32(b)))

@@ -9,6 +9,7 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def sum_over_steps(
     Returns:
         A tree with leaves `[A, …]`.
     """
-    return repeatable_sum(function, trees, steps, alive, chunks)(trees)
+    return repeatable_sum(function, trees, steps, alive, chunks)(trees, 0)
 
 
 def repeatable_sum(
@@ -52,36 +53,45 @@ def repeatable_sum(
     steps: Any,
     alive: Bool[Array, "n A C M"],
     chunks: Int[Array, ""],
-) -> Callable[[Any], Any]:
-    """Return `trees -> sum_over_steps(function, trees, …)`, to be called in a loop that changes the trees.
+    parts: int = 1,
+) -> Callable[[Any, Int[Array, ""] | int], Any]:
+    """Return `(trees, part) -> sum_over_steps(function, trees, …)`, to be called in a loop that changes the trees.
 
     What does not depend on the trees is done once, outside of the loop. Args as in `sum_over_steps`; of `trees` only
     the shapes matter here.
+
+    Args:
+        function: see there.
+        trees: see there.
+        steps: see there.
+        alive: see there.
+        chunks: see there.
+        parts: the number of parts P. The sum is over the chunks c with c mod P = part.
     """
     if plain():
-        return lambda trees: jax.vmap(function)(trees, jax.tree.map(_all_steps, steps))
+        return lambda trees, part: jax.vmap(function)(trees, jax.tree.map(partial(_part, part, parts), steps))
     start = _zeros(function, trees, steps)
     if not _strips_pay(trees, alive.shape[3]):
 
-        def sum_chunks(trees: Any) -> Any:
-            def add_chunk(c: Array, total: Any) -> Any:
-                return jax.tree.map(jnp.add, total, jax.vmap(function)(trees, _chunk(steps, c)))
+        def sum_chunks(trees: Any, part: Array | int) -> Any:
+            def add_chunk(i: Array, total: Any) -> Any:
+                return jax.tree.map(jnp.add, total, jax.vmap(function)(trees, _chunk(steps, i * parts + part)))
 
-            return jax.lax.fori_loop(0, chunks, add_chunk, start)
+            return jax.lax.fori_loop(0, (chunks - part + parts - 1) // parts, add_chunk, start)
 
         return sum_chunks
 
-    strips = living_strips(alive)
+    strips = living_strips(alive, parts)
     blocks = strips.collect(steps)
 
-    def sum_blocks(trees: Any) -> Any:
+    def sum_blocks(trees: Any, part: Array | int) -> Any:
         def add_block(b: Array, total: Any) -> Any:
             agent = strips.agent[b]
             tree = jax.tree.map(lambda leaf: leaf[agent], trees)
             part = function(tree, jax.tree.map(lambda x: x[b], blocks))
             return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, part)
 
-        return jax.lax.fori_loop(0, strips.blocks, add_block, start)
+        return jax.lax.fori_loop(*strips.part(part), add_block, start)
 
     return sum_blocks
 
@@ -175,6 +185,12 @@ def _chunk(steps: Any, c: Array) -> Any:
 def _merge_lanes(x: Array) -> Array:
     """`[…, C, M]` to `[…, C·M]`."""
     return x.reshape(*x.shape[:-2], -1)
+
+
+def _part(part: Array | int, parts: int, x: Array) -> Array:
+    """`[n, A, …, C, M]` to the steps of a part, `[A, …, ⌈n/P⌉·C·M]`, with zeros after the last chunk."""
+    rows = jnp.arange(-(-x.shape[0] // parts)) * parts + part
+    return _all_steps(x.at[rows].get(mode="fill", fill_value=0))
 
 
 def _all_steps(x: Array) -> Array:

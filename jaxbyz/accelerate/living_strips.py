@@ -4,6 +4,8 @@ A *strip* is one chunk of one episode: C consecutive steps. As soon as a few epi
 a batch contain no step that was taken. If a step costs much more than fetching its numbers, a loop over blocks of
 living strips, each block of one agent, is cheaper than a loop over the chunks of all episodes.
 
+The chunks can be dealt out to P parts in turn, chunk c to part c mod P, each in blocks of its own.
+
 Axes: n chunks, A agents, C steps per chunk, M episodes per agent, S strips per block, at most Q blocks.
 """
 
@@ -24,16 +26,25 @@ class LivingStrips(NamedTuple):
     """Where the living strips are.
 
     Attributes:
-        chunk: `[Q, S]`, the chunk of each strip; n at places of a block that are not used.
+        chunk: `[Q, S]`, the chunk of each strip; n or more at places of a block that are not used.
         episode: `[Q, S]`, the episode of each strip.
         agent: `[Q]`, the agent of each block.
-        blocks: the number of blocks that contain a strip.
+        ends: `[P]`, the number of blocks up to the end of each part; those of the first part come first.
     """
 
     chunk: Int[Array, "Q S"]
     episode: Int[Array, "Q S"]
     agent: Int[Array, " Q"]
-    blocks: Int[Array, ""]
+    ends: Int[Array, " P"]
+
+    @property
+    def blocks(self) -> Int[Array, ""]:
+        """The number of blocks that contain a strip."""
+        return self.ends[-1]
+
+    def part(self, part: Int[Array, ""] | int) -> tuple[Array, Array]:
+        """Return the first block of a part and that after its last."""
+        return jnp.where(part > 0, self.ends[part - 1], 0), self.ends[part]
 
     def take(self, x: Array, block: Array) -> Array:
         """Gather a block `[…, S·C]` from an array `[n, A, …, C, M]`; unused places are zero."""
@@ -60,17 +71,21 @@ class LivingStrips(NamedTuple):
         return x.at[(self.chunk[block], self.agent[block], *features, self.episode[block])]
 
 
-def living_strips(alive: Bool[Array, "n A C M"]) -> LivingStrips:
-    """Collect the strips that contain a step that was taken, those of each agent in blocks of their own."""
+def living_strips(alive: Bool[Array, "n A C M"], parts: int = 1) -> LivingStrips:
+    """Collect the strips that contain a step that was taken, those of each part and agent in blocks of their own."""
     n, A, C, M = alive.shape
     S = max(1, BLOCK_STEPS // C)
-    Q = A * -(-n * M // S)
-    is_alive = jnp.moveaxis(alive[:, :, 0], 1, 0).reshape(A, n * M)
+    rows = -(-n // parts)  # chunks of a part
+    G, size = parts * A, rows * M  # a group is an agent's share of a part
+    Q = G * -(-size // S)
+    first_steps = jnp.concatenate([alive[:, :, 0], jnp.zeros((rows * parts - n, A, M), bool)])
+    is_alive = first_steps.reshape(rows, parts, A, M).transpose(1, 2, 0, 3).reshape(G, size)
     blocks = -(-jnp.sum(is_alive, axis=1, dtype=jnp.int32) // S)
     ends = jnp.cumsum(blocks)
     place = (ends - blocks)[:, None] * S + jnp.cumsum(is_alive, axis=1, dtype=jnp.int32) - 1
-    strips = jnp.broadcast_to(jnp.arange(n * M, dtype=jnp.int32), (A, n * M))
-    order = jnp.full(Q * S, n * M, jnp.int32).at[jnp.where(is_alive, place, Q * S)].set(strips, mode="drop")
-    agent = jnp.searchsorted(ends, jnp.arange(Q, dtype=jnp.int32), side="right").astype(jnp.int32)
+    strips = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (G, size))
+    order = jnp.full(Q * S, size, jnp.int32).at[jnp.where(is_alive, place, Q * S)].set(strips, mode="drop")
+    group = jnp.searchsorted(ends, jnp.arange(Q, dtype=jnp.int32), side="right").astype(jnp.int32)
     order = order.reshape(Q, S)
-    return LivingStrips(order // M, order % M, agent, ends[-1])
+    chunk = order // M * parts + (group // A)[:, None]  # at least n where a place is not used
+    return LivingStrips(chunk, order % M, group % A, ends[A - 1 :: A])

@@ -222,6 +222,9 @@ class Config:
     )
     critic_eta: float = option(3e-3, "step size of the critics", allowed=POSITIVE, needs=[need.CRITIC])
     critic_steps: int = option(16, "local steps of every critic per batch", allowed=COUNT, needs=[need.CRITIC])
+    critic_parts: int = option(
+        1, "parts of a batch, which the local steps of a critic use in turn", allowed=COUNT, needs=[need.CRITIC]
+    )
     epochs: int = option(1, "uses of every batch, with clipped ratios and one message each", allowed=COUNT)
     minibatches: int = option(1, "parts of a batch, with one message each in every epoch", allowed=COUNT)
     local_eta: float | None = option(
@@ -385,7 +388,7 @@ def page_of(config: Config) -> Page:
         eta=config.eta if constant_step else None,
         clip_norm=config.clip_norm,
         anchor=config.anchor,
-        critic=CriticSettings(config.critic_hidden, config.critic_eta, config.critic_steps),
+        critic=CriticSettings(config.critic_hidden, config.critic_eta, config.critic_steps, config.critic_parts),
         epochs=config.epochs,
         minibatches=config.minibatches,
         ratio_clip=config.ratio_clip,

@@ -10,8 +10,8 @@ SUPPORTED = frozenset((
     "algorithm", "env", "env_param", "env_spread", "env_agents", "policy", "agents", "byzantine", "attack", "schedule",
     "aggregator", "pre_aggregator", "agreement", "kappa", "tolerance", "seeds", "seed", "coin", "trajectories", "N",
     "B", "p", "period", "eta", "eta_end", "optimizer", "gamma", "horizon", "estimator", "baseline", "baseline_value",
-    "gae_lambda", "advantages", "critic_hidden", "critic_eta", "critic_steps", "epochs", "minibatches", "ratio_clip",
-    "entropy", "weights", "weight_clip", "previous", "anchor", "clip_norm", "hidden", "activation",
+    "gae_lambda", "advantages", "critic_hidden", "critic_eta", "critic_steps", "critic_parts", "epochs", "minibatches",
+    "ratio_clip", "entropy", "weights", "weight_clip", "previous", "anchor", "clip_norm", "hidden", "activation",
     "output_activation", "output_scale", "initialiser", "initial_std", "deviation", "start", "output", "unsafe",
 ))  # fmt: skip
 

@@ -41,15 +41,19 @@ class CriticSettings(NamedTuple):
         hidden: the widths of the hidden layers, with tanh after each.
         eta: the step size of Adam.
         steps: the number of local steps per batch.
+        parts: the number of parts P of a batch, which the local steps use in turn. A part has every P-th chunk of all
+            episodes, 16 of 16·P consecutive steps, so that all times are in every part.
     """
 
     hidden: tuple[int, ...] = (32, 32)
     eta: float = 3e-3
     steps: int = 16
+    parts: int = 1
 
     def check(self) -> None:
         """Raise a `UsageError` if the settings make no sense."""
         check_value("critic_steps", self.steps, self.steps >= 1, "at least 1")
+        check_value("critic_parts", self.parts, 1 <= self.parts <= self.steps, "from 1 to critic_steps")
         check_value("critic_eta", self.eta, 0 < self.eta < math.inf, "positive and finite")
         sizes = len(self.hidden) > 0 and min(self.hidden) >= 1
         check_value("critic_hidden", self.hidden, sizes, "one or more layer sizes of at least 1")
@@ -135,19 +139,29 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
         mean, deviation = mean_and_deviation(targets, episodes.alive)
         states = jax.vmap(rescale)(states, mean, deviation)
         shift, scale = (x[None, :, None, None] for x in (states.shift, states.scale))
-        count = jnp.sum(episodes.alive, axis=(0, 2, 3), keepdims=True)
-        weights = episodes.alive / jnp.maximum(count, 1).astype(jnp.float32)
+        weights = weights_in_parts(episodes.alive, settings.parts)
         steps = (episodes.observations, (targets - shift) / scale, weights)
-        gradients = repeatable_sum(jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks)
+        gradients = repeatable_sum(
+            jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks, settings.parts
+        )
 
-        def local_step(_: Array, states: CriticState) -> CriticState:
-            gradient = gradients(states.network)
+        parts = jnp.clip(episodes.chunks, 1, settings.parts)  # those that contain a step
+
+        def local_step(i: Array, states: CriticState) -> CriticState:
+            gradient = gradients(states.network, i % parts)
             updates, optimizer_state = jax.vmap(optimizer.update)(gradient, states.optimizer)
             return states._replace(network=optax.apply_updates(states.network, updates), optimizer=optimizer_state)
 
         return jax.lax.fori_loop(0, settings.steps, local_step, states)
 
     return Critic(init, values, train)
+
+
+def weights_in_parts(alive: Bool[Array, "n A C M"], parts: int) -> Float[Array, "n A C M"]:
+    """Return the weights that make a sum over the steps of an agent in a part their mean; chunk c is in c mod P."""
+    part = jnp.arange(alive.shape[0]) % parts
+    count = jax.ops.segment_sum(jnp.sum(alive, axis=(2, 3)), part, parts)  # [P, A]
+    return alive / jnp.maximum(count[part], 1).astype(jnp.float32)[:, :, None, None]
 
 
 def advantages(
