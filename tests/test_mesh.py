@@ -27,7 +27,7 @@ from jaxbyz.training.devices import Shape, choose_shape, make_mesh, parse_shape
 
 HERE = Path(__file__).parent
 SMALL = dict(agents=5, byzantine=1, N=4, B=2, p=0.5, horizon=8, hidden=(3,), kappa="2", attack="avg-zero")
-MESHES = ["seeds=1", "seeds=2,agents=1", "seeds=1,agents=4", "seeds=2,agents=4"]  # 1, 2, 4 and 8 devices
+ONE_DEVICE, EIGHT_DEVICES = "seeds=1", "seeds=2,agents=4"
 
 
 def together(count: int, *arguments: str) -> list[subprocess.Popen]:
@@ -48,17 +48,29 @@ def assert_close(folder: Path, one: str, other: str, tolerance: float) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Results of twenty iterations on each mesh."""
+    """Results of twenty iterations on one and on eight devices."""
     folder = tmp_path_factory.mktemp("mesh")
-    finish(spawn(str(HERE / "mesh_worker.py"), str(folder), json.dumps([{}, MESHES])))
+    train_on(folder, ONE_DEVICE, EIGHT_DEVICES)
     return folder
 
 
+def train_on(folder: Path, *meshes: str) -> None:
+    """Train on each mesh, in a process with eight devices."""
+    finish(spawn(str(HERE / "mesh_worker.py"), str(folder), json.dumps([{}, meshes])))
+
+
 def test_the_mesh_does_not_change_the_numbers(trained):
-    """9 agents on 1, 2, 4 and 8 devices agree to 1e-5 after 20 iterations."""
-    assert np.load(trained / "seeds=1.npz")["returns"].shape == (2, 20)
-    for mesh in MESHES[1:]:
-        assert_close(trained, MESHES[0], mesh, 1e-5)
+    """9 agents on 1 and 8 devices agree to 1e-5 after 20 iterations."""
+    assert np.load(trained / f"{ONE_DEVICE}.npz")["returns"].shape == (2, 20)
+    assert_close(trained, ONE_DEVICE, EIGHT_DEVICES, 1e-5)
+
+
+@pytest.mark.slow
+def test_seeds_or_agents_alone_are_spread(trained):
+    seeds, agents = "seeds=2,agents=1", "seeds=1,agents=4"
+    train_on(trained, seeds, agents)
+    for mesh in (seeds, agents):
+        assert_close(trained, ONE_DEVICE, mesh, 1e-5)
 
 
 @pytest.mark.slow
@@ -73,7 +85,7 @@ def test_two_processes_train_are_interrupted_and_resume(trained, tmp_path):
         assert "at iteration 8 of 20" in said[2]
         assert_close(tmp_path, f"whole-{i}", f"resumed-{i}", 0.0)
     assert_close(tmp_path, "whole-0", "whole-1", 0.0)
-    (tmp_path / "one.npz").write_bytes((trained / "seeds=1.npz").read_bytes())
+    (tmp_path / "one.npz").write_bytes((trained / f"{ONE_DEVICE}.npz").read_bytes())
     assert_close(tmp_path, "one", "whole-0", 1e-5)
     assert jb.load_run(tmp_path / "run").metrics["returns"].shape == (2, 20)
 
