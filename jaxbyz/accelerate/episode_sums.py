@@ -55,18 +55,10 @@ def repeatable_sum(
     chunks: Int[Array, ""],
     parts: int = 1,
 ) -> Callable[[Any, Int[Array, ""] | int], Any]:
-    """Return `(trees, part) -> sum_over_steps(function, trees, …)`, to be called in a loop that changes the trees.
+    """Return `(trees, part) -> sum over the steps of a part`, to be called in a loop that changes the trees.
 
-    What does not depend on the trees is done once, outside of the loop. Args as in `sum_over_steps`; of `trees` only
-    the shapes matter here.
-
-    Args:
-        function: see there.
-        trees: see there.
-        steps: see there.
-        alive: see there.
-        chunks: see there.
-        parts: the number of parts P. The sum is over the chunks c with c mod P = part.
+    Chunk c belongs to part c mod `parts`. What does not depend on the trees is done once, outside of the loop. The
+    other arguments are those of `sum_over_steps`; of `trees` only the shapes matter here.
     """
     if plain():
         return lambda trees, part: jax.vmap(function)(trees, jax.tree.map(partial(_part, part, parts), steps))
