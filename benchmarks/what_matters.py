@@ -210,23 +210,30 @@ def _iqm(values: np.ndarray) -> Any:
     return stratified_iqm([values])
 
 
-def ranks(folder: Path, suite: str) -> str:
-    """Return tables of the ranks of DecByzPG's rules under each attack, from the results of the benchmark.
+class Standing(NamedTuple):
+    """How a rule compares with the others in a setting under an attack.
 
-    A rule is as good as second if at most one other is better by more than both intervals.
+    Attributes:
+        score: its score.
+        rank: 1 for the best.
+        beaten: two or more others are better by more than both intervals, so that it is not even as good as second.
     """
-    from jaxbyz.benchmark.leaderboard import load_leaderboard
-    from jaxbyz.benchmark.table import number
 
-    def heading(attack: str) -> str:
-        return "no attack" if attack == "none" else attack
+    score: float
+    rank: int
+    beaten: bool
 
-    board = load_leaderboard(suite, folder)
-    lines = []
+
+Standings = dict[tuple[str, str], dict[str, dict[str, Standing]]]  # (task, federation) -> rule -> attack
+
+
+def compare_rules(board: dict[str, Any]) -> Standings:
+    """Compare DecByzPG's rules with each other, under the attacks for which a setting has results of all of them."""
+    standings: Standings = {}
     for setting in board["settings"]:
         where = (setting["task"], setting["federation"])
         found = {
-            entry["name"]: one["cells"]
+            entry["name"].removeprefix("decbyzpg-"): one["cells"]
             for entry in board["entries"]
             for one in entry["settings"]
             if (one["task"], one["federation"]) == where and entry["name"].startswith("decbyzpg-")
@@ -235,24 +242,54 @@ def ranks(folder: Path, suite: str) -> str:
         attacks = [attack for attack in ("none", *board["attacks"]) if all(attack in cells for cells in found.values())]
         if not found or not attacks:
             continue
-        lines += [
-            "",
-            f"{where[0]}, {where[1]}: rank (score)",
-            "",
-            f"| rule | {' | '.join(map(heading, attacks))} | worst rank | clearly worse than two others under |",
-        ]
-        lines.append("| --- " * (len(attacks) + 3) + "|")
-        for name, cells in found.items():
-            texts, places, beaten = [], [], []
+        standings[where] = {rule: {} for rule in found}
+        for rule, cells in found.items():
             for attack in attacks:
                 own = cells[attack]["score"]
-                others = [other[attack]["score"] for key, other in found.items() if key != name]
-                places.append(1 + sum(other["value"] > own["value"] for other in others))
-                texts.append(f"{places[-1]} ({number(own['value'])})")
-                if sum(other["low"] > own["high"] for other in others) > 1:
-                    beaten.append(heading(attack))
-            rule = name.removeprefix("decbyzpg-")
-            lines.append(f"| {rule} | {' | '.join(texts)} | {max(places)} | {', '.join(beaten) or '–'} |")
+                others = [other[attack]["score"] for name, other in found.items() if name != rule]
+                rank = 1 + sum(other["value"] > own["value"] for other in others)
+                beaten = sum(other["low"] > own["high"] for other in others) > 1
+                standings[where][rule][attack] = Standing(own["value"], rank, beaten)
+    return standings
+
+
+def ranks(standings: Standings) -> str:
+    """Return a table of ranks per setting, and one over all settings."""
+    from jaxbyz.benchmark.table import number
+
+    def heading(attack: str) -> str:
+        return "no attack" if attack == "none" else attack
+
+    lines = []
+    for (task, federation), rules in standings.items():
+        attacks = next(iter(rules.values()))
+        lines += [
+            f"{task}, {federation}: rank (score)",
+            "",
+            f"| rule | {' | '.join(map(heading, attacks))} | worst rank | clearly worse than two others under |",
+            "| --- " * (len(attacks) + 3) + "|",
+        ]
+        for rule, found in rules.items():
+            texts = [f"{one.rank} ({number(one.score)})" for one in found.values()]
+            beaten = ", ".join(heading(attack) for attack, one in found.items() if one.beaten)
+            worst = max(one.rank for one in found.values())
+            lines.append(f"| {rule} | {' | '.join(texts)} | {worst} | {beaten or '–'} |")
+        lines.append("")
+    together: dict[str, list[Standing]] = {}
+    for rules in standings.values():
+        for rule, found in rules.items():
+            together.setdefault(rule, []).extend(found.values())
+    lines += [
+        f"all {len(standings)} settings",
+        "",
+        "| rule | settings × attacks | mean rank | first | first or second | clearly worse than two others |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
+    for rule, all_found in sorted(together.items(), key=lambda pair: np.mean([one.rank for one in pair[1]])):
+        places = np.array([one.rank for one in all_found])
+        counts = (len(places), f"{places.mean():.2f}", (places == 1).sum(), (places <= 2).sum())
+        beaten_in = sum(one.beaten for one in all_found)
+        lines.append(f"| {rule} | {' | '.join(map(str, counts))} | {beaten_in} |")
     return "\n".join(lines)
 
 
@@ -272,7 +309,9 @@ def main() -> None:
     parser.add_argument("--suite", default="v1", help="the suite of these results")
     arguments = parser.parse_args()
     if arguments.ranks is not None:
-        print(ranks(arguments.ranks, arguments.suite))
+        from jaxbyz.benchmark.leaderboard import load_leaderboard
+
+        print(ranks(compare_rules(load_leaderboard(arguments.suite, arguments.ranks))))
         return
     if arguments.table:
         print(table(arguments.out))

@@ -1,4 +1,4 @@
-"""Benchmark scripts: one that replaces parts of the library runs to its end, and one merges the seeds of files."""
+"""Benchmark scripts: those that replace parts of the library, merge files, or compute what the documentation says."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 
 @pytest.mark.slow
@@ -44,3 +45,40 @@ def test_the_seeds_of_a_task_are_merged(tmp_path):
     assert [key for key in published if whole[key] != published[key]] == ["seconds", "command"]
     refused = merge(early, overlapping)
     assert refused.returncode == 1 and "are not consecutive" in refused.stderr
+
+
+def test_rules_are_compared_by_rank_and_by_intervals():
+    """Only results of DecByzPG with large batches count, and only attacks that all rules have met."""
+    from what_matters import Standing, compare_rules, ranks
+
+    def entry(name, scores, **options):
+        cells = {
+            attack: {"score": {"value": value, "low": value - 0.1, "high": value + 0.1}}
+            for attack, value in scores.items()
+        }
+        setting = {"task": "easy", "federation": "k5", "cells": cells, "options": options}
+        return {"name": name, "settings": [setting]}
+
+    board = {
+        "attacks": ["alie", "ipm"],
+        "settings": [{"task": "easy", "federation": "k5"}, {"task": "hard", "federation": "k5"}],
+        "entries": [
+            entry("decbyzpg-rfa", {"none": 0.9, "alie": 0.5, "ipm": 0.4}),
+            entry("decbyzpg-krum", {"none": 0.6, "alie": 0.6, "ipm": 0.4}),
+            entry("decbyzpg-median", {"none": 1.0, "alie": 0.55}),
+            entry("decbyzpg-page-rfa", {"none": 2.0, "alie": 2.0}, p=0.2),
+            entry("naive", {"none": 2.0, "alie": 2.0}),
+        ],
+    }
+    standings = compare_rules(board)
+    assert standings == {
+        ("easy", "k5"): {
+            "rfa": {"none": Standing(0.9, 2, False), "alie": Standing(0.5, 3, False)},
+            "krum": {"none": Standing(0.6, 3, True), "alie": Standing(0.6, 1, False)},
+            "median": {"none": Standing(1.0, 1, False), "alie": Standing(0.55, 2, False)},
+        }
+    }
+    lines = ranks(standings).splitlines()
+    assert "| krum | 3 (0.60) | 1 (0.60) | 3 | no attack |" in lines
+    assert lines[-3:] == ["| median | 2 | 1.50 | 1 | 2 | 0 |", "| krum | 2 | 2.00 | 1 | 1 | 1 |",
+                          "| rfa | 2 | 2.50 | 0 | 1 | 0 |"]  # fmt: skip
