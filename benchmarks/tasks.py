@@ -141,11 +141,14 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     Raises:
         SystemExit: if the parts differ in more than their seeds, or these are not consecutive.
     """
+    from jaxbyz.experiments.resolving import from_dict
+
     parts = sorted(parts, key=lambda part: part["seeds"][0])
     first, seeds = parts[0], [seed for part in parts for seed in part["seeds"]]
     whole = {**first["config"], "seeds": len(seeds), "seed": seeds[0]}
     for part in parts:
-        if {**part["config"], "seeds": len(seeds), "seed": seeds[0]} != whole:
+        # Compared as configurations, in which an option that is newer than a file has its default value.
+        if from_dict({**part["config"], "seeds": len(seeds), "seed": seeds[0]}) != from_dict(whole):
             sys.exit(f"{part['name']}: the parts differ in more than their seeds")
         if part["trajectories"] != first["trajectories"]:
             sys.exit(f"{part['name']}: the curves of the parts end after different numbers of trajectories")

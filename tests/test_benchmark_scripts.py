@@ -26,9 +26,9 @@ def test_the_speed_of_batches_and_iterations_is_measured(tmp_path):
 def test_the_seeds_of_a_task_are_merged(tmp_path):
     published = json.loads((BENCHMARKS / "results" / "tasks" / "pendulum-avg-zero.json").read_text())
 
-    def write_part(begin: int, end: int) -> Path:
+    def write_part(begin: int, end: int, **options: object) -> Path:
         part = {**published, **{key: published[key][begin:end] for key in ("seeds", "return", "final")}}
-        part["config"] = {**published["config"], "seeds": end - begin, "seed": part["seeds"][0]}
+        part["config"] = {**published["config"], "seeds": end - begin, "seed": part["seeds"][0], **options}
         part["reached"] = None
         folder = tmp_path / f"{begin}-{end}"
         folder.mkdir()
@@ -39,12 +39,14 @@ def test_the_seeds_of_a_task_are_merged(tmp_path):
         options = ["--merge", *map(str, folders), "--out", str(tmp_path / "out")]
         return subprocess.run([sys.executable, str(BENCHMARKS / "tasks.py"), *options], text=True, capture_output=True)
 
-    late, early, overlapping = write_part(4, 10), write_part(0, 4), write_part(3, 10)
+    assert "critic_parts" not in published["config"]  # an option that is newer than the file
+    late, early, overlapping = write_part(4, 10, critic_parts=1), write_part(0, 4), write_part(3, 10, critic_parts=2)
     assert merge(late, early).returncode == 0
     whole = json.loads((tmp_path / "out" / "pendulum-avg-zero.json").read_text())
     assert [key for key in published if whole[key] != published[key]] == ["seconds", "command"]
-    refused = merge(early, overlapping)
-    assert refused.returncode == 1 and "are not consecutive" in refused.stderr
+    for parts, reason in (((late, overlapping), "differ in more than their seeds"), ((late, late), "not consecutive")):
+        refused = merge(*parts)
+        assert refused.returncode == 1 and reason in refused.stderr
 
 
 def test_rules_are_compared_by_rank_and_by_intervals():
