@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -141,28 +140,33 @@ def test_local_steps_of_a_critic_use_the_parts_in_turn(batch):
     targets = jnp.where(episodes.alive, 3.0 * episodes.observations[:, :, 0] - 1.0, 0.0)
     settings = SETTINGS._replace(parts=2)
     mlp, adam = MLP(settings.hidden, 1, "tanh", "identity", "lecun"), optax.adam(settings.eta)
+    train, rescale = (jax.jit(critics.critic(4, settings._replace(steps=steps)).train) for steps in (3, 0))
+
+    @jax.jit
+    def step(state, observations, goals, taken):
+        def error(network):
+            outputs = mlp.apply(network, observations)[0]
+            return (
+                0.5 * jnp.sum(jnp.where(taken, outputs - (goals - state.shift) / state.scale, 0.0) ** 2) / taken.sum()
+            )
+
+        updates, optimizer = adam.update(jax.grad(error)(state.network), state.optimizer)
+        return state._replace(network=optax.apply_updates(state.network, updates), optimizer=optimizer)
+
     assert episodes.chunks == 3
     short = episodes._replace(alive=episodes.alive.at[1:].set(False), chunks=jnp.int32(1))
     for sampled, parts in ((episodes, (0, 1, 0)), (short, (0, 0, 0))):
-        train = jax.jit(partial(critics.critic(4, settings).train, episodes=sampled, targets=targets))
-        start = jax.jit(partial(critics.critic(4, settings._replace(steps=0)).train, episodes=sampled, targets=targets))
-        expected = start(states)  # rescaled
-        found = train(states)
+        found, start = (function(states, sampled, targets) for function in (train, rescale))
+        observations = np.asarray(sampled.observations).transpose(1, 2, 0, 3, 4).reshape(A, 4, -1)
         for agent in range(A):
-            now = jax.tree.map(lambda leaf, agent=agent: leaf[agent], expected)
+            expected = jax.tree.map(lambda leaf, agent=agent: leaf[agent], start)
             for part in parts:
-                taken = np.asarray(sampled.alive)[part::2, agent]
-                inputs = np.asarray(sampled.observations)[part::2, agent].transpose(1, 0, 2, 3)[:, taken]
-                goals = (np.asarray(targets)[part::2, agent][taken] - now.shift) / now.scale
-
-                def error(network, inputs=inputs, goals=goals):
-                    return 0.5 * jnp.mean((mlp.apply(network, inputs)[0] - goals) ** 2)
-
-                updates, optimizer = adam.update(jax.grad(error)(now.network), now.optimizer)
-                now = now._replace(network=optax.apply_updates(now.network, updates), optimizer=optimizer)
+                taken = np.asarray(sampled.alive[:, agent]) & (np.arange(3) % 2 == part)[:, None, None]
+                goals = np.asarray(targets[:, agent]).ravel()
+                expected = step(expected, observations[agent], goals, taken.ravel())
             jax.tree.map(
                 lambda a, b, agent=agent: np.testing.assert_allclose(a[agent], b, rtol=1e-4, atol=1e-5),
-                found.network, now.network,
+                found.network, expected.network,
             )  # fmt: skip
 
 
