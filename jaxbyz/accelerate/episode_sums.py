@@ -9,14 +9,13 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbyz.accelerate.living_strips import living_strips
+from jaxbyz.accelerate.living_strips import in_parts, living_strips
 from jaxbyz.accelerate.platform import on_cpu, plain
 
 # With more parameters per agent, a step of the network costs a CPU much more than fetching its numbers. With fewer
@@ -61,7 +60,9 @@ def repeatable_sum(
     other arguments are those of `sum_over_steps`; of `trees` only the shapes matter here.
     """
     if plain():
-        return lambda trees, part: jax.vmap(function)(trees, jax.tree.map(partial(_part, part, parts), steps))
+        return lambda trees, part: jax.vmap(function)(
+            trees, jax.tree.map(lambda x: _all_steps(in_parts(x, parts)[:, part]), steps)
+        )
     start = _zeros(function, trees, steps)
     if not _strips_pay(trees, alive.shape[3]):
 
@@ -80,8 +81,8 @@ def repeatable_sum(
         def add_block(b: Array, total: Any) -> Any:
             agent = strips.agent[b]
             tree = jax.tree.map(lambda leaf: leaf[agent], trees)
-            part = function(tree, jax.tree.map(lambda x: x[b], blocks))
-            return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, part)
+            sums = function(tree, jax.tree.map(lambda x: x[b], blocks))
+            return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, sums)
 
         return jax.lax.fori_loop(*strips.part(part), add_block, start)
 
@@ -177,12 +178,6 @@ def _chunk(steps: Any, c: Array) -> Any:
 def _merge_lanes(x: Array) -> Array:
     """`[…, C, M]` to `[…, C·M]`."""
     return x.reshape(*x.shape[:-2], -1)
-
-
-def _part(part: Array | int, parts: int, x: Array) -> Array:
-    """`[n, A, …, C, M]` to the steps of a part, `[A, …, ⌈n/P⌉·C·M]`, with zeros after the last chunk."""
-    rows = jnp.arange(-(-x.shape[0] // parts)) * parts + part
-    return _all_steps(x.at[rows].get(mode="fill", fill_value=0))
 
 
 def _all_steps(x: Array) -> Array:

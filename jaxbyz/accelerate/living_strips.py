@@ -71,15 +71,21 @@ class LivingStrips(NamedTuple):
         return x.at[(self.chunk[block], self.agent[block], *features, self.episode[block])]
 
 
+def in_parts(x: Array, parts: int) -> Array:
+    """Deal out chunks, `[n, …]` to `[⌈n/P⌉, P, …]`, with zeros after the last one."""
+    rows = -(-len(x) // parts)
+    missing = jnp.zeros((rows * parts - len(x), *x.shape[1:]), x.dtype)
+    return jnp.concatenate([x, missing]).reshape(rows, parts, *x.shape[1:])
+
+
 def living_strips(alive: Bool[Array, "n A C M"], parts: int = 1) -> LivingStrips:
     """Collect the strips that contain a step that was taken, those of each part and agent in blocks of their own."""
-    n, A, C, M = alive.shape
+    _, A, C, M = alive.shape
     S = max(1, BLOCK_STEPS // C)
-    rows = -(-n // parts)  # chunks of a part
-    G, size = parts * A, rows * M  # a group is an agent's share of a part
+    is_alive = in_parts(alive[:, :, 0], parts).transpose(1, 2, 0, 3)  # [P, A, chunks of a part, M]
+    G, size = parts * A, is_alive.shape[2] * M  # a group is an agent's share of a part
     Q = G * -(-size // S)
-    first_steps = jnp.concatenate([alive[:, :, 0], jnp.zeros((rows * parts - n, A, M), bool)])
-    is_alive = first_steps.reshape(rows, parts, A, M).transpose(1, 2, 0, 3).reshape(G, size)
+    is_alive = is_alive.reshape(G, size)
     blocks = -(-jnp.sum(is_alive, axis=1, dtype=jnp.int32) // S)
     ends = jnp.cumsum(blocks)
     place = (ends - blocks)[:, None] * S + jnp.cumsum(is_alive, axis=1, dtype=jnp.int32) - 1

@@ -23,6 +23,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_from_each_step
+from jaxbyz.accelerate.living_strips import in_parts
 from jaxbyz.errors import check_value
 from jaxbyz.policies.networks import MLP
 from jaxbyz.sampling.rollout import Episodes
@@ -145,10 +146,11 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
             jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks, settings.parts
         )
 
-        parts = jnp.clip(episodes.chunks, 1, settings.parts)  # those that contain a step
+        living_parts = jnp.clip(episodes.chunks, 1, settings.parts)  # those that contain a step
 
         def local_step(i: Array, states: CriticState) -> CriticState:
-            gradient = gradients(states.network, i % parts)
+            part = 0 if settings.parts == 1 else i % living_parts  # a constant compiles to a smaller program
+            gradient = gradients(states.network, part)
             updates, optimizer_state = jax.vmap(optimizer.update)(gradient, states.optimizer)
             return states._replace(network=optax.apply_updates(states.network, updates), optimizer=optimizer_state)
 
@@ -158,10 +160,11 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
 
 
 def weights_in_parts(alive: Bool[Array, "n A C M"], parts: int) -> Float[Array, "n A C M"]:
-    """Return the weights that make a sum over the steps of an agent in a part their mean; chunk c is in c mod P."""
-    part = jnp.arange(alive.shape[0]) % parts
-    count = jax.ops.segment_sum(jnp.sum(alive, axis=(2, 3)), part, parts)  # [P, A]
-    return alive / jnp.maximum(count[part], 1).astype(jnp.float32)[:, :, None, None]
+    """Return the weights that make a sum over the steps of an agent in a part their mean."""
+    chunks = in_parts(alive, parts)  # [⌈n/P⌉, P, A, C, M]
+    count = jnp.sum(chunks, axis=(0, 3, 4), keepdims=True)
+    weights = chunks / jnp.maximum(count, 1).astype(jnp.float32)
+    return weights.reshape(-1, *alive.shape[1:])[: len(alive)]
 
 
 def advantages(
