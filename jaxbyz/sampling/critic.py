@@ -42,8 +42,8 @@ class CriticSettings(NamedTuple):
         hidden: the widths of the hidden layers, with tanh after each.
         eta: the step size of Adam.
         steps: the number of local steps per batch.
-        parts: the number of parts P of a batch, which the local steps use in turn. A part has every P-th chunk of all
-            episodes, 16 of 16·P consecutive steps, so that all times are in every part.
+        parts: the number of parts P of a batch, which the local steps use in turn. Episodes are cut into chunks of 16
+            steps, and a part has every P-th chunk of all episodes.
     """
 
     hidden: tuple[int, ...] = (32, 32)
@@ -160,7 +160,7 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
 
 
 def weights_in_parts(alive: Bool[Array, "n A C M"], parts: int) -> Float[Array, "n A C M"]:
-    """Return the weights that make a sum over the steps of an agent in a part their mean."""
+    """Return weights with which a sum over the steps of one agent in one part is their mean."""
     chunks = in_parts(alive, parts)  # [⌈n/P⌉, P, A, C, M]
     count = jnp.sum(chunks, axis=(0, 3, 4), keepdims=True)
     weights = chunks / jnp.maximum(count, 1).astype(jnp.float32)
