@@ -108,16 +108,16 @@ def train(name: str, options: dict[str, Any], seeds: int, trajectories: int | No
     options = {**options, "seeds": seeds}
     if trajectories is not None:
         options["trajectories"] = trajectories
-    result, record = train_and_record(name, resolve(options.pop("preset", "cartpole-steady"), **options))
+    metrics, record = train_and_record({name: resolve(options.pop("preset", "cartpole-steady"), **options)})[name]
     stride = max(1, len(record["trajectories"]) // 20)
-    diameters = result.metrics["diameter"].max(axis=0)[::stride]
+    diameters = metrics["diameter"].max(axis=0)[::stride]
     out.mkdir(parents=True, exist_ok=True)
     write_json(
         path,
         {
             **record,
             "command": f"python benchmarks/learning.py {name} --seeds {seeds}",
-            "summary": summarise(result.metrics),
+            "summary": summarise(metrics),
             "diameter": [round(float(value), 6) for value in diameters],
         },
     )

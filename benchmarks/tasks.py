@@ -8,10 +8,11 @@
     python benchmarks/tasks.py cartpole acrobot --markdown --plot curves.png
     python benchmarks/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
-One row of a task is one vectorised program over all seeds and one JSON file with its command, options, versions, seeds
-and curves. Rows whose file exists are skipped, so an interrupted call can be repeated, and calls for different tasks
-can run side by side. The seeds of an expensive row can be divided among processes with their own folders, and merged
-afterwards. Seeds for tuning start at 0, those of the published table at 1000.
+One row of a task is one vectorised program over all seeds, or with `--together` one over its attacks and seeds, which
+fills a GPU better. Its JSON file has the command, options, versions, seeds and curves. Rows whose file exists are
+skipped, so an interrupted call can be repeated, and calls for different tasks can run side by side. The seeds of an
+expensive row can be divided among processes with their own folders, and merged afterwards. Seeds for tuning start at 0,
+those of the published table at 1000.
 """
 
 from __future__ import annotations
@@ -92,23 +93,34 @@ def options_of(settings: list[str]) -> dict[str, Any]:
     return options
 
 
-def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
-    """Train one row of a task and write its file, unless it exists."""
+def train(task_name: str, rows: list[str], arguments: argparse.Namespace) -> None:
+    """Train rows of a task and write the files that do not exist."""
     from jaxbyz.experiments.resolving import resolve
+    from jaxbyz.reproduction.result_files import batches_of_trainings, train_and_record
+
+    task, label = TASKS[task_name], f"-{arguments.label}" if arguments.label else ""
+    options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
+    configs = {}
+    for row in rows:
+        if not (arguments.out / f"{task_name}-{row}{label}.json").exists():
+            row_options = {**options, **ROWS[row], **options_of(arguments.set)}
+            configs[row] = resolve(arguments.preset or task.preset, **row_options)
+    for batch in batches_of_trainings(configs, arguments.together):
+        for row, (metrics, record) in train_and_record(batch).items():
+            record["name"] = f"{task_name}-{row}{label}"
+            write_row(task_name, row, metrics, record, arguments)
+
+
+def write_row(
+    task_name: str, row: str, metrics: dict[str, np.ndarray], record: dict[str, Any], arguments: argparse.Namespace
+) -> None:
+    """Write the file of one row of a task: its record, with curves of these metrics."""
     from jaxbyz.files import write_json
     from jaxbyz.report.statistics import window_averages
-    from jaxbyz.reproduction.result_files import train_and_record
 
     task = TASKS[task_name]
-    name = f"{task_name}-{row}" + (f"-{arguments.label}" if arguments.label else "")
-    path = arguments.out / f"{name}.json"
-    if path.exists():
-        return
-    options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
-    options |= {**ROWS[row], **options_of(arguments.set)}
-    result, record = train_and_record(name, resolve(arguments.preset or task.preset, **options))
-    end = np.linspace(0, result.metrics["trajectories"][:, -1].min(), POINTS + 1)[1:]
-    curves = window_averages(result.metrics, np.maximum(end - max(100, end[0]), 0), end)
+    end = np.linspace(0, metrics["trajectories"][:, -1].min(), POINTS + 1)[1:]
+    curves = window_averages(metrics, np.maximum(end - max(100, end[0]), 0), end)
     arguments.out.mkdir(parents=True, exist_ok=True)
     record |= {
         "task": task_name,
@@ -123,7 +135,7 @@ def train(task_name: str, row: str, arguments: argparse.Namespace) -> None:
         "trajectories": [round(float(x), 1) for x in end],
         "return": [[round(float(value), 3) for value in curve] for curve in curves],
     }
-    write_json(path, record)
+    write_json(arguments.out / f"{record['name']}.json", record)
     print(described(record), flush=True)
 
 
@@ -259,6 +271,7 @@ def main() -> None:
     parser.add_argument("--preset", help="another preset than the task's")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="replace an option")
     parser.add_argument("--label", default="", help="added to the names of the files")
+    parser.add_argument("--together", action="store_true", help="train the attacks that can share a program in one")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
     parser.add_argument("--list", action="store_true", help="list tasks and rows")
     parser.add_argument(
@@ -291,8 +304,7 @@ def main() -> None:
 
         prepare()
         for task in arguments.tasks or TASKS:
-            for row in rows:
-                train(task, row, arguments)
+            train(task, rows, arguments)
 
 
 if __name__ == "__main__":

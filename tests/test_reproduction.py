@@ -20,7 +20,13 @@ from jaxbyz.reproduction.comparison import curve_table, write_comparison
 from jaxbyz.reproduction.drawing import draw_figure
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
 from jaxbyz.reproduction.protocols import protocol_configs, protocol_curves
-from jaxbyz.reproduction.result_files import TrainingResult, load_results, training_config
+from jaxbyz.reproduction.result_files import (
+    TrainingResult,
+    batches_of_trainings,
+    load_results,
+    train_if_missing,
+    training_config,
+)
 from jaxbyz.reproduction.subprocesses import failure_reason
 from jaxbyz.sampling.estimators import importance_weights
 from jaxbyz.sampling.rollout import collect
@@ -94,6 +100,27 @@ def test_results_are_kept_and_joined(tmp_path, capsys):
     file.write_text(json.dumps({**data, "format": 99}))
     assert main(["reproduce", "speedup", *TINY, *out, "--draw"]) == 2
     assert "results of another version (format 99" in capsys.readouterr().err
+
+
+def test_attacks_that_are_trained_together_have_the_results_of_each_alone(tmp_path):
+    options = {"env": "TabularMDP", "algorithm": "dec-page-pg", "agents": 5, "byzantine": 1, "seeds": 2, "eta": 0.5}
+    options |= {"trajectories": 40, "N": 4, "p": 0.5, "optimizer": "sgd"}  # Adam would enlarge rounding errors
+    attacks = ("none", "random-action", "avg-zero")
+    configs = {attack: resolve("cartpole-steady", attack=attack, **options) for attack in attacks}
+    configs["six"] = resolve("cartpole-steady", attack="avg-zero", **{**options, "agents": 6})
+    configs["searching"] = resolve("cartpole-steady", attack="gradient-found", **options)
+    batches = batches_of_trainings(configs, together=True)
+    assert [list(batch) for batch in batches] == [list(attacks), ["searching"], ["six"]]
+    assert batches_of_trainings(configs, together=False) == [{name: config} for name, config in configs.items()]
+    train_if_missing(tmp_path / "together", batches[0])
+    for attack in attacks:
+        train_if_missing(tmp_path / "alone", {attack: configs[attack]})
+    together, alone = load_results(tmp_path / "together"), load_results(tmp_path / "alone")
+    for attack in attacks:
+        np.testing.assert_array_equal(together[attack].trajectories, alone[attack].trajectories)
+        np.testing.assert_allclose(together[attack].returns, alone[attack].returns, atol=0.011)  # files are rounded
+    ends = np.array([together[attack].returns[:, -1] for attack in attacks])
+    assert (np.ptp(ends, axis=0) > 0.1).all()  # the attacks differ
 
 
 def test_trainings_in_several_processes(tmp_path, capsys):

@@ -8,11 +8,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from jaxbyz.benchmark.entries import Cell, Entry, cell_config, options_of
@@ -27,13 +25,12 @@ from jaxbyz.benchmark.results import (
     write_result,
 )
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.benchmark.together import groups_of_attacks, sharing_of, train_planned
+from jaxbyz.benchmark.together import groups_of_attacks, metrics_by_attack, sharing_of, train_planned
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.experiments.config import Config, agrees, rule_spec
 from jaxbyz.experiments.folder_lock import BusyError, lock_folder
-from jaxbyz.experiments.history import with_trajectories
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
@@ -121,7 +118,7 @@ def run_cells(
         else:
             attacks = [cell.attack for cell in batch]
             metrics = train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks))
-            found = [with_trajectories(jax.tree.map(itemgetter((i, 0)), metrics)) for i in range(len(batch))]
+            found = metrics_by_attack(metrics)
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):
             options = options_of(suite, entries, cell)

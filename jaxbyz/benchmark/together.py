@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
+from jaxbyz.experiments.history import with_trajectories
 from jaxbyz.experiments.plan import make_plan
 from jaxbyz.protocol.placement import Places
 
@@ -69,6 +71,21 @@ def sharing_of(suite: Suite, attacks: Sequence[str]) -> Sharing | None:
     shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks))[0], suite.tuning
     at_once = len(tuning.attacks) * len(tuning.factors) * tuning.seeds
     return Sharing(shared, at_once) if set(attacks) <= set(shared) else None
+
+
+def train_under_attacks(config: Config, attacks: Sequence[str]) -> list[dict[str, np.ndarray]]:
+    """Train a configuration under each of these attacks in one program, and return the metrics of each, as of a run.
+
+    The attacks are a group of `groups_of_attacks`; that of the configuration does not matter.
+    """
+    plan = make_plan(config)
+    train = train_together(config, plan.iterations, attacks)
+    return metrics_by_attack(train(range(len(attacks)), np.ones(1), plan.keys, plan.coins))
+
+
+def metrics_by_attack(metrics: Metrics) -> list[dict[str, np.ndarray]]:
+    """Return metrics `[A, 1, seeds, T]` as a list of those of every attack, as of a run."""
+    return [with_trajectories(jax.tree.map(itemgetter((i, 0)), metrics)) for i in range(len(metrics.batch))]
 
 
 def train_planned(

@@ -49,6 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="number of trainings at a time, one process each (default 1)"
     )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="train attacks that can share a program in one: fewer compilations and a better filled GPU, no progress",
+    )
     parser.add_argument("--draw", action="store_true", help="draw finished trainings only, train nothing")
     parser.add_argument("--no-draw", action="store_true", help="train only")
     parser.add_argument(
@@ -63,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.errors import UsageError, check_choice
     from jaxbyz.experiments.progress import make_progress
-    from jaxbyz.reproduction.result_files import load_results, result_file, train_if_missing
+    from jaxbyz.reproduction.result_files import batches_of_trainings, load_results, result_file, train_if_missing
     from jaxbyz.reproduction.subprocesses import run_in_processes
 
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
@@ -92,13 +97,15 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    failed = {}
+    failed, batches = {}, batches_of_trainings(trainings, arguments.together)
     if not arguments.draw and arguments.jobs > 1:
-        failed = run_in_processes({name: _arguments_for(name, arguments) for name in trainings}, arguments.jobs, log)
+        commands = {" + ".join(batch): _arguments_for(list(batch), arguments) for batch in batches}
+        failed = run_in_processes(commands, arguments.jobs, log)
     elif not arguments.draw:
-        for number, (name, config) in enumerate(trainings.items(), 1):
-            log(f"[{number}/{len(trainings)}] {name}")
-            train_if_missing(folder, name, config, make_progress(config.trajectories, arguments.quiet))
+        for number, batch in enumerate(batches, 1):
+            log(f"[{number}/{len(batches)}] {' + '.join(batch)}")
+            trajectories = next(iter(batch.values())).trajectories
+            train_if_missing(folder, batch, make_progress(trajectories, arguments.quiet or len(batch) > 1))
     for name, reason in failed.items():
         print(f"{name} failed: {reason}", file=sys.stderr)
     if arguments.no_draw:
@@ -161,13 +168,14 @@ def _draw_protocol(arguments: argparse.Namespace, results: dict[str, TrainingRes
     return [picture, write_protocol_table(name, results, out / f"{name}.md")]
 
 
-def _arguments_for(name: str, arguments: argparse.Namespace) -> list[str]:
-    """Return the arguments of a process that runs one training."""
+def _arguments_for(names: list[str], arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments of a process that runs one training, or several together."""
     values = {option: getattr(arguments, option) for option in ("setting", "seeds", "seed", "trajectories", "out")}
     given = {option: str(value) for option, value in values.items() if value is not None}
     options = [word for option, value in given.items() for word in (f"--{option}", value)]
-    spread = ["--no-spread"] if arguments.no_spread else []
-    return ["reproduce", arguments.figure, "--only", name, "--no-draw", "--quiet", *options, *spread]
+    flags = ("no_spread", "together")
+    given_flags = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(arguments, flag)]
+    return ["reproduce", arguments.figure, "--only", *names, "--no-draw", "--quiet", *options, *given_flags]
 
 
 def is_selected(name: str, known: Container[str], only: list[str] | None) -> bool:

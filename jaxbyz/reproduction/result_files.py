@@ -1,4 +1,4 @@
-"""Train one curve of the reproduction and keep its result in a small file; join files with different seeds.
+"""Train curves of the reproduction and keep the result of each in a small file; join files with different seeds.
 
 The file of a training is NAME.sFIRST-LAST.json in a folder named after the setting. It holds the configuration, the
 machine, and the return of every seed every 100 trajectories. Files that exist are not trained again, and files from
@@ -8,16 +8,19 @@ several machines can be collected in one folder.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxbyz.benchmark.together import groups_of_attacks, train_under_attacks
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.resolving import resolve, to_dict
-from jaxbyz.experiments.run import Experiment, run
+from jaxbyz.experiments.run import run
 from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import read_json, write_json
 from jaxbyz.report.statistics import smoothed
@@ -55,38 +58,73 @@ def result_file(folder: Path, name: str, config: Config) -> Path:
     return folder / f"{name}.s{config.seed}-{config.seed + config.seeds - 1}.json"
 
 
-def train_if_missing(folder: Path, name: str, config: Config, reporter: Reporter | None = None) -> None:
-    """Train and write the file, unless it exists.
+def train_if_missing(folder: Path, configs: Mapping[str, Config], reporter: Reporter | None = None) -> None:
+    """Train configurations of `batches_of_trainings`, name -> configuration, and write the files that do not exist.
 
     Raises:
-        UsageError: if the file exists but was made with other options.
+        UsageError: if a file exists but was made with other options.
     """
+    missing = {name: config for name, config in configs.items() if not _is_finished(folder, name, config)}
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (_, record) in train_and_record(missing, reporter).items():
+            write_json(result_file(folder, name, missing[name]), {"format": FILE_FORMAT, **record})
+
+
+def _is_finished(folder: Path, name: str, config: Config) -> bool:
+    """Return whether the file of a training exists; refuse one that was made with other options."""
     path = result_file(folder, name, config)
-    if path.exists():
-        before = {**to_dict(Config()), **_read(path)["config"]}
-        if before != to_dict(config):
-            changed = [key for key, value in to_dict(config).items() if before.get(key) != value]
-            raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    _, record = train_and_record(name, config, reporter)
-    write_json(path, {"format": FILE_FORMAT, **record})
+    if not path.exists():
+        return False
+    before = {**to_dict(Config()), **_read(path)["config"]}
+    if before != to_dict(config):
+        changed = [key for key, value in to_dict(config).items() if before.get(key) != value]
+        raise UsageError(f"{path}: made with other options ({', '.join(changed)}); choose another folder")
+    return True
 
 
-def train_and_record(name: str, config: Config, reporter: Reporter | None = None) -> tuple[Experiment, dict[str, Any]]:
-    """Train, and return the experiment and what a file keeps of it."""
+def batches_of_trainings(configs: Mapping[str, Config], together: bool) -> list[dict[str, Config]]:
+    """Divide trainings, name -> configuration, into batches that are trained at once.
+
+    A batch is one training, or with `together` all that differ only in the attack and can share a program.
+    """
+    if not together:
+        return [{name: config} for name, config in configs.items()]
+    alike: dict[Config, dict[str, str]] = {}  # -> attack -> name
+    for name, config in configs.items():
+        alike.setdefault(replace(config, attack="none"), {})[config.attack] = name
+    groups = [(names, group) for names in alike.values() for group in groups_of_attacks(list(names))]
+    return [{names[attack]: configs[names[attack]] for attack in group} for names, group in groups]
+
+
+def train_and_record(
+    configs: Mapping[str, Config], reporter: Reporter | None = None
+) -> dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]]:
+    """Train a batch of `batches_of_trainings`, and return the metrics of each training and what a file keeps of it.
+
+    Several trainings are one program without checkpoints and without reports of progress.
+    """
     start = time.monotonic()
-    result = run(config, None, reporter)
-    x, y = smoothed(result.metrics)
-    return result, {
-        "name": name,
-        "config": to_dict(config),
-        "environment": describe_environment(),
-        "seconds": round(time.monotonic() - start, 1),
-        "finite": result.finite,
-        "trajectories": [int(value) for value in x],
-        "return": [[round(float(value), 2) for value in row] for row in y],
-    }
+    (first, *others) = configs.values()
+    if others:
+        found = train_under_attacks(first, [config.attack for config in configs.values()])
+    else:
+        found = [run(first, None, reporter).metrics]
+    seconds = round((time.monotonic() - start) / len(configs), 1)
+    records = {}
+    for (name, config), metrics in zip(configs.items(), found, strict=True):
+        x, y = smoothed(metrics)
+        record = {
+            "name": name,
+            "config": to_dict(config),
+            "environment": describe_environment(),
+            "seconds": seconds,  # of several trainings at once, their share
+            "finite": bool(np.all(metrics["finite"])),
+            "trajectories": [int(value) for value in x],
+            "return": [[round(float(value), 2) for value in row] for row in y],
+        }
+        records[name] = (metrics, record)
+    return records
 
 
 def _read(path: Path) -> dict[str, Any]:

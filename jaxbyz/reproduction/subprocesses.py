@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ JAXBYZ = (
 
 
 def run_in_processes(
-    commands: dict[str, Sequence[str]],
+    commands: Mapping[str, Sequence[str]],
     jobs: int,
     log: Callable[[str], None],
     program: Sequence[str] = JAXBYZ,
