@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, Cell
+from jaxbyz.benchmark.entries import ALONE, MEAN, Cell
 from jaxbyz.benchmark.leaderboard import leaderboard
-from jaxbyz.benchmark.results import Result, load_results
-from jaxbyz.benchmark.scores import References, Settings, normalise, performance, ranked_settings, score_entries
+from jaxbyz.benchmark.results import load_results
+from jaxbyz.benchmark.scores import References, Settings, performance, ranked_settings, score_entries
 from jaxbyz.benchmark.suite import Suite, load_suite
-from jaxbyz.report.statistics import interquartile_mean
 
 
-def scale_notes(suite: Suite, results: dict[Cell, Result], board: dict[str, Any]) -> None:
-    """The reference with score 1 on the seeds of the entries, and how uncertain the reference with score 0 is."""
+def scale_notes(board: dict[str, Any]) -> None:
+    """The references on the seeds of the entries, and how uncertain the one with score 0 is."""
     for setting in board["settings"]:
         if setting["references"] is None:
             continue
         references, task, federation = References(**setting["references"]), setting["task"], setting["federation"]
-        mean = performance(results[Cell(task, federation, MEAN, NO_ATTACK)], suite.statistics.measure)
-        own = interquartile_mean(normalise(mean[: suite.seeds], references, suite.statistics.floor))
-        zero = setting["reference_intervals"][ALONE]
+        own, zero = setting["on_entry_seeds"], setting["reference_intervals"][ALONE]
         low, high = ((zero[end] - references.alone) / (references.mean - references.alone) for end in ("low", "high"))
-        print(f"{task} {federation}: the mean on the seeds of entries {own:.2f}; zero from {low:.2f} to {high:.2f}")
+        print(
+            f"{task} {federation}: on the seeds of entries one agent {own[ALONE]:.2f} and the mean {own[MEAN]:.2f}; "
+            f"zero from {low:.2f} to {high:.2f}"
+        )
 
 
 def entry_notes(suite: Suite, scores: dict[str, Settings], board: dict[str, Any]) -> str:
@@ -59,7 +59,7 @@ def main() -> None:
     scores = score_entries(suite, results)
     print(f"seeds that became non-finite: {sum(int((~result.finite).sum()) for result in results.values())}")
     board = leaderboard(suite, results, {})
-    scale_notes(suite, results, board)
+    scale_notes(board)
     best = entry_notes(suite, scores, board)
     print("worst attacks:", dict(Counter(one.worst for found in scores.values() for one in found.values())))
     for (task, federation), found in scores[best].items():

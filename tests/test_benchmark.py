@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from benchmark_results import SUITE, entries, made_up, make_results, write_suite
 
-from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries
+from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries, reference_cells
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.results import hash_of, load_results, measurements, read_result, result_path
 from jaxbyz.benchmark.running import run_cells
 from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
+from jaxbyz.benchmark.table import both_tables
 from jaxbyz.benchmark.tuning import average_returns, tune
 from jaxbyz.benchmark.verify import check_result, compare
 from jaxbyz.cli import main
@@ -316,7 +317,7 @@ def test_table_and_page_show_the_numbers(results, tmp_path, capsys):
     assert rows[2][:4] == ["robust", "0.50 (0.50 to 0.50)", "0.50 (large-noise)", "0.50 (large-noise)"]
     assert rows[2][4:6] == ["0.50", "1.00"]  # worst seed, without attack
     assert rows[3][:6] == ["central", "−1.00 (−1.00 to −1.00)", "−1.00 (large-noise)", "–", "−1.00", "0.50"]
-    assert rows[-2] == ["easy k5", "10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)"]  # the scale
+    assert rows[-2] == ["easy k5", "10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)", "0.00", "1.00"]  # the scale
     assert main(["benchmark", "table", str(results[0]), str(results[1]), "--attacks"]) == 0
     text = capsys.readouterr().out
     assert "| easy k5 | none | avg-zero | large-noise |" in text and "| robust | 1.00 | 0.75 | **0.50** |" in text
@@ -327,14 +328,33 @@ def test_table_and_page_show_the_numbers(results, tmp_path, capsys):
     assert main(["benchmark", "page", str(results[0]), str(results[1]), "--out", "board.txt"]) == 2
 
 
-def test_what_is_published_follows_from_the_results(monkeypatch):
+def test_the_table_shows_that_the_seeds_of_entries_are_harder(tmp_path):
+    path, folder = make_results(tmp_path)
+    suite = load_suite(path)
+    for name, far in (("alone", 11.0), ("mean", 31.0)):  # of twelve seeds, the last four are not those of entries
+        (cell,) = (cell for cell in reference_cells("easy", "k5") if cell.entry == name)
+        made_up(folder, suite, cell, np.array([far - 6.0] * 8 + [far] * 4))  # five of the middle six are lower
+    board = load_leaderboard(str(path), folder)
+    assert board["settings"][0]["references"] == pytest.approx({"alone": 6.0, "mean": 26.0})
+    assert board["settings"][0]["on_entry_seeds"] == pytest.approx({"alone": -0.05, "mean": 0.95})
+    assert "| −0.05 | 0.95 |" in both_tables(board)
+
+
+@pytest.mark.parametrize(
+    ("suite", "incomplete", "shown_in"),
+    [("v1", ["decbyzpg-caf"], ("docs/benchmark.md", "README.md")), ("v1-lite", [], ("docs/benchmark.md",))],
+)
+def test_what_is_published_follows_from_the_results(suite, incomplete, shown_in, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     publish = importlib.import_module("publish_benchmark")
-    board = load_leaderboard("v1-lite", ROOT / "benchmarks/results/benchmark/v1-lite")
-    assert len(board["entries"]) == 15 and all(entry["overall"] for entry in board["entries"])
-    for name, text in publish.blocks(board).items():
-        assert f"<!-- leaderboard v1-lite -->\n\n{text}\n\n<!-- end -->" in (ROOT / name).read_text("utf-8"), name
-    page = (ROOT / "docs/leaderboard-v1-lite.html").read_text("utf-8")
+    board = load_leaderboard(suite, ROOT / "benchmarks/results/benchmark" / suite)
+    assert len(board["entries"]) == 15
+    assert [entry["name"] for entry in board["entries"] if entry["overall"] is None] == incomplete
+    blocks = publish.blocks(board)
+    for name in shown_in:
+        text = (ROOT / name).read_text("utf-8")
+        assert f"<!-- leaderboard {suite} -->\n\n{blocks[name]}\n\n<!-- end -->" in text, name
+    page = (ROOT / f"docs/leaderboard-{suite}.html").read_text("utf-8")
     drawn = json.loads(page.split('<script id="data" type="application/json">')[1].split("</script>")[0])
     for shown, entry in zip(drawn["entries"], board["entries"], strict=True):
         assert shown["name"] == entry["name"] and shown["overall"] == pytest.approx(entry["overall"])

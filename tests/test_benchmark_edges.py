@@ -59,7 +59,7 @@ def test_tables_of_partial_and_diverged_results(tmp_path, capsys):
         made_up(folder, suite, Cell("easy", "k5", "mean", "none"), np.where(returns > 41 - diverged, np.nan, returns))
         assert references_of(suite, load_results(folder, suite), "easy", "k5") == References(10.0, reference)
     board = load_leaderboard(str(path), folder)
-    assert board["ranked"] == [] and "| easy k5 | 10.000 (10.000 to 10.000) | – |" in both_tables(board)
+    assert board["ranked"] == [] and "| easy k5 | 10.0 (10.0 to 10.0) | – | – | – |" in both_tables(board)
     assert not References(-np.inf, 30.0).make_scale and not References(np.nan, 30.0).make_scale
     for file in folder.glob("*.mean.none.json"):
         file.unlink()

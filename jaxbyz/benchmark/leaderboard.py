@@ -13,10 +13,12 @@ from jaxbyz.benchmark.results import Result, load_certificates, load_results
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
     CellScore,
+    References,
     Settings,
     SettingScore,
     improvement,
     mean_of_known,
+    normalise,
     overall,
     profile,
     profile_levels,
@@ -27,7 +29,7 @@ from jaxbyz.benchmark.scores import (
 )
 from jaxbyz.benchmark.suite import Suite, load_suite
 from jaxbyz.experiments.resolving import from_dict
-from jaxbyz.report.statistics import Estimate, stratified_iqm
+from jaxbyz.report.statistics import Estimate, interquartile_mean, stratified_iqm
 
 Certificates = Mapping[tuple[str, str], dict[str, Any]]
 
@@ -110,6 +112,7 @@ def _setting(suite: Suite, results: Mapping[Cell, Result], task: str, federation
         "trajectories": suite.tasks[task].fixed.get("trajectories"),
         "references": None if references is None else references._asdict(),
         "reference_intervals": None if references is None else _reference_intervals(suite, results, task, federation),
+        "on_entry_seeds": _on_entry_seeds(suite, results, task, federation, references),
     }
 
 
@@ -121,6 +124,23 @@ def _reference_intervals(
     returns = {cell.entry: reference_returns(suite, results[cell]) for cell in reference_cells(task, federation)}
     with np.errstate(invalid="ignore"):  # percentiles of −∞
         return {name: _estimate(stratified_iqm([row], resamples, confidence)) for name, row in returns.items()}
+
+
+def _on_entry_seeds(
+    suite: Suite, results: Mapping[Cell, Result], task: str, federation: str, references: References | None
+) -> dict[str, float | None]:
+    """Return the scores of the references on the seeds of the entries only, which are the first of their own.
+
+    On all of their seeds they are 0 and 1. Where both are lower, the seeds of the entries are harder than others, and
+    the scores of all entries are lower as well. There are none where the references make no scale.
+    """
+    floor, found = suite.statistics.floor, {}
+    if references is None or not references.make_scale:
+        return {}
+    for cell in reference_cells(task, federation):
+        returns = reference_returns(suite, results[cell])[: suite.seeds]
+        found[cell.entry] = _number(interquartile_mean(normalise(returns, references, floor)))
+    return found
 
 
 def _entry_setting(

@@ -57,8 +57,8 @@ class SettingScore(NamedTuple):
         unattacked: the score without attack, which shows the price of robustness; None if it was not run.
         missing: attacks that were not run.
         worst: the attack with the lowest score, or None if any attack is missing.
-        score: that score; its interval accounts for the choice of the worst attack in every bootstrap sample.
-        resampled: `[resamples]`, the scores of bootstrap samples.
+        score: that score, with its interval.
+        resampled: `[resamples]`, the scores of bootstrap samples under that attack.
     """
 
     attacks: dict[str, CellScore]
@@ -154,9 +154,7 @@ def score_setting(
     if missing:
         return SettingScore(found, unattacked, missing, None, None, None)
     worst = min(found, key=lambda attack: float(found[attack].score.value))
-    resampled = np.min([score.resampled for score in found.values()], axis=0)
-    value = estimate(float(found[worst].score.value), resampled, suite.statistics.confidence)
-    return SettingScore(found, unattacked, [], worst, value, resampled)
+    return SettingScore(found, unattacked, [], worst, found[worst].score, found[worst].resampled)
 
 
 def score_entries(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Settings]:

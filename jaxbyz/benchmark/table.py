@@ -60,13 +60,20 @@ def attacks_table(board: dict[str, Any], task: str, federation: str) -> str:
 
 
 def scale(board: dict[str, Any]) -> str:
-    """Return the returns of every setting that have the scores 0 and 1, with the intervals of the references."""
-    lines = ["| setting | score 0: one honest agent alone | score 1: the mean without attack |", "| --- | --: | --: |"]
+    """Return the returns of every setting that have the scores 0 and 1, with their intervals.
+
+    The last two columns are the scores of the same references on the seeds of the entries only.
+    """
+    columns = ["score 0: one honest agent alone", "score 1: the mean without attack"]
+    columns += ["one agent on the entries' seeds", "the mean on the entries' seeds"]
+    lines = [f"| setting | {' | '.join(columns)} |", "| --- | --: | --: | --: | --: |"]
     for setting in board["settings"]:
         if (found := setting["reference_intervals"]) is not None:
-            digits = 3 if abs(found["mean"]["value"] or 0.0) < 10 else 1
+            largest = max(abs(found[name]["value"] or 0.0) for name in ("alone", "mean"))
+            digits = 3 if largest < 10 else 1
             texts = [interval(found[name], digits) for name in ("alone", "mean")]
-            lines.append(f"| {setting['task']} {setting['federation']} | {texts[0]} | {texts[1]} |")
+            texts += [number(setting["on_entry_seeds"].get(name)) for name in ("alone", "mean")]
+            lines.append(f"| {setting['task']} {setting['federation']} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
