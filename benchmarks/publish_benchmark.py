@@ -17,7 +17,7 @@ from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.results import merge
 from jaxbyz.benchmark.suite import load_suite
-from jaxbyz.benchmark.table import both_tables, interval, number
+from jaxbyz.benchmark.table import both_tables, interval, mean_unattacked, number, ranked_settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,10 +28,9 @@ def headline(board: dict[str, Any], most: int = 6) -> str:
     shown = [*names[:most], *(["naive"] if "naive" in names[most:] else [])]
     lines = ["| entry | score under the worst attack | without attack |", "| --- | --: | --: |"]
     for entry in board["entries"]:
-        unattacked = [setting["unattacked"]["value"] for setting in entry["settings"] if setting["unattacked"]]
         if entry["name"] in shown:
-            mean = number(sum(unattacked) / len(unattacked) if unattacked else None)
-            lines.append(f"| {entry['name']} | {interval(entry['overall'])} | {mean} |")
+            unattacked = number(mean_unattacked(ranked_settings(board, entry)))
+            lines.append(f"| {entry['name']} | {interval(entry['overall'])} | {unattacked} |")
     return "\n".join(lines)
 
 

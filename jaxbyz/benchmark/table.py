@@ -13,25 +13,39 @@ def both_tables(board: dict[str, Any]) -> str:
 
 
 def markdown(board: dict[str, Any]) -> str:
-    """Return the leaderboard: one row per entry, and one column per setting with its worst attack."""
+    """Return the leaderboard: one row per entry, and one column per setting with its worst attack.
+
+    The other columns are about the ranked settings.
+    """
     settings = _settings(board)
     head = [*COLUMNS[:2], *(f"{task} {federation}" for task, federation in settings), *COLUMNS[2:]]
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---', *['--:'] * (len(head) - 2), '---'])} |"]
     for entry in board["entries"]:
         by_setting = {(s["task"], s["federation"]): s for s in entry["settings"]}
-        found = list(by_setting.values())
-        unattacked = [s["unattacked"]["value"] for s in found if s["unattacked"]]
+        found = ranked_settings(board, entry)
         cells = [
             entry["name"],
             interval(entry["overall"]),
             *(setting_cell(by_setting.get(setting)) for setting in settings),
             number(min((s["worst_seed"] for s in found if s["worst_seed"] is not None), default=None)),
-            number(sum(unattacked) / len(unattacked) if unattacked else None),
+            number(mean_unattacked(found)),
             number(sum(s["megabytes"] for s in found) / len(found) if found else None),
             verdict(found),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def ranked_settings(board: dict[str, Any], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the ranked settings of an entry; all of them if no setting is ranked."""
+    ranked = [setting for setting in entry["settings"] if [setting["task"], setting["federation"]] in board["ranked"]]
+    return ranked if board["ranked"] else entry["settings"]
+
+
+def mean_unattacked(settings: list[dict[str, Any]]) -> float | None:
+    """Return the mean score without attack over settings."""
+    found = [setting["unattacked"]["value"] for setting in settings if setting["unattacked"]]
+    return sum(found) / len(found) if found else None
 
 
 def attack_tables(board: dict[str, Any]) -> str:
