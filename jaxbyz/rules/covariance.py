@@ -24,17 +24,15 @@ def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     def normalise(m: Array) -> Array:
         return m / jnp.maximum(jnp.trace(m), tiny)
 
-    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
-        i, _, trace = carry
-        return (i < SQUARINGS) & (trace < converged)
+    def square(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        m, trace = carry
+        squared = jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
+        unfinished = trace < converged
+        return jnp.where(unfinished, normalise(squared), m), jnp.where(unfinished, jnp.trace(squared), trace)
 
-    def square(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        i, m, _ = carry
-        m = jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
-        return i + 1, normalise(m), jnp.trace(m)
-
+    # A loop that ends early would be no faster for a batch of matrices, and a GPU would ask the host after every step.
     start = normalise(jax.lax.stop_gradient(matrix))
-    return jax.lax.while_loop(unfinished, square, (jnp.int32(0), start, jnp.zeros((), matrix.dtype)))[1]
+    return jax.lax.fori_loop(0, SQUARINGS, square, (start, jnp.zeros((), matrix.dtype)))[0]
 
 
 def scaled(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
