@@ -412,7 +412,7 @@ def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch):
         programs.append((replace(config, seed=0, seeds=1, attack="none"), iterations, attacks, at_once))
         raise RuntimeError("recorded")
 
-    monkeypatch.setattr("jaxbyz.benchmark.together.train_together", recorded)
+    monkeypatch.setattr("jaxbyz.benchmark.sharing.train_together", recorded)
     with pytest.raises(RuntimeError, match="recorded"):
         tune(suite, entries(), "central", "easy")
     cells = [cell for cell in cells_of(suite, entries()) if cell.entry == "central"]

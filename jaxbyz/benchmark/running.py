@@ -24,8 +24,8 @@ from jaxbyz.benchmark.results import (
     write_hashed,
     write_result,
 )
+from jaxbyz.benchmark.sharing import sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.benchmark.together import groups_of_attacks, metrics_by_attack, sharing_of, train_planned
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.errors import UsageError, first_line
@@ -34,6 +34,7 @@ from jaxbyz.experiments.folder_lock import BusyError, lock_folder
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.run import Interrupted, ensure
 from jaxbyz.experiments.run_folder import make_folder
+from jaxbyz.experiments.together import groups_of_attacks, metrics_by_attack
 
 WORKING = ".working"  # folder of trainings that are not finished
 

@@ -31,11 +31,12 @@ from jaxbyz.benchmark.results import (
     read_hashed,
     write_hashed,
 )
+from jaxbyz.benchmark.sharing import Sharing, sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.benchmark.together import Sharing, groups_of_attacks, sharing_of, train_planned
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.resolving import to_dict
+from jaxbyz.experiments.together import groups_of_attacks
 
 TUNING_KEYS = {"task": str, "entry": str, "best": float}
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.together import groups_of_attacks, train_under_attacks
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.reporters import Reporter
 from jaxbyz.experiments.resolving import resolve, to_dict
 from jaxbyz.experiments.run import run
 from jaxbyz.experiments.run_folder import describe_environment
+from jaxbyz.experiments.together import groups_of_attacks, train_under_attacks
 from jaxbyz.files import read_json, write_json
 from jaxbyz.report.statistics import smoothed
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, PaperCurve

@@ -7,7 +7,6 @@ of the optimizer's state, so both are data.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -19,12 +18,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, Metrics, State
-from jaxbyz.algorithms.base import always_large, starting_with_attack
+from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks.one_of import one_of
-from jaxbyz.benchmark.entries import NO_ATTACK
-from jaxbyz.benchmark.suite import Suite
 from jaxbyz.components import make_attack
-from jaxbyz.errors import UsageError
 from jaxbyz.experiments.building import build, optimizer_of
 from jaxbyz.experiments.config import Config
 from jaxbyz.experiments.history import with_trajectories
@@ -33,18 +29,6 @@ from jaxbyz.protocol.placement import Places
 
 # (numbers of attacks [A], factors [G], keys [seeds], coins [T] or [seeds, T]) -> Metrics [A, G, seeds, T]
 Train = Callable[[Sequence[int], np.ndarray, PRNGKeyArray, np.ndarray], Metrics]
-
-
-class Sharing(NamedTuple):
-    """What programs must have in common so that one compilation serves tuning and training.
-
-    Attributes:
-        attacks: the attacks of the program, of which a call may use some.
-        at_once: the number of trainings in a call of the program.
-    """
-
-    attacks: tuple[str, ...]
-    at_once: int
 
 
 def groups_of_attacks(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -66,13 +50,6 @@ def groups_of_attacks(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(shared), *others] if shared else others
 
 
-def sharing_of(suite: Suite, attacks: Sequence[str]) -> Sharing | None:
-    """Return what a program of these attacks has in common with others of the suite; None if it stands alone."""
-    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks))[0], suite.tuning
-    at_once = len(tuning.attacks) * len(tuning.factors) * tuning.seeds
-    return Sharing(shared, at_once) if set(attacks) <= set(shared) else None
-
-
 def train_under_attacks(config: Config, attacks: Sequence[str]) -> list[dict[str, np.ndarray]]:
     """Train a configuration under each of these attacks in one program, and return the metrics of each, as of a run.
 
@@ -86,34 +63,6 @@ def train_under_attacks(config: Config, attacks: Sequence[str]) -> list[dict[str
 def metrics_by_attack(metrics: Metrics) -> list[dict[str, np.ndarray]]:
     """Return metrics `[A, 1, seeds, T]` as a list of those of every attack, as of a run."""
     return [with_trajectories(jax.tree.map(itemgetter((i, 0)), metrics)) for i in range(len(metrics.batch))]
-
-
-def train_planned(
-    config: Config, attacks: Sequence[str], factors: np.ndarray, sharing: Sharing | None = None
-) -> Metrics:
-    """Train a configuration under these attacks, with its step size times these factors, for its own seeds.
-
-    Args:
-        config: the configuration.
-        attacks: attacks of a group of `groups_of_attacks`.
-        factors: `[G]`.
-        sharing: if given, the program depends neither on the step size nor on the seeds or on `attacks`, except that
-            with small batches the number of iterations T depends on the coins of the seeds.
-
-    Returns:
-        Metrics `[attacks, factors, seeds, T]`.
-
-    Raises:
-        UsageError: if the estimator uses the step size, as `previous=realized` does.
-    """
-    if config.previous == "realized" and not always_large(config.p, config.period):
-        raise UsageError("previous=realized: small batches use the step size, which is data here; give eta yourself")
-    plan = make_plan(config)
-    all_attacks, at_once = (tuple(attacks), None) if sharing is None else sharing
-    decay = None if config.eta_end is None else config.eta_end / config.eta
-    unit = replace(config, eta=1.0, eta_end=decay)
-    train = train_together(unit, plan.iterations, all_attacks, at_once)
-    return train([all_attacks.index(name) for name in attacks], config.eta * factors, plan.keys, plan.coins)
 
 
 def train_together(config: Config, iterations: int, attacks: Sequence[str] = (), at_once: int | None = None) -> Train:
