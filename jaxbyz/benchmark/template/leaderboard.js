@@ -186,7 +186,9 @@ function controls() {
   data.settings.forEach((setting, i) => {
     if (!data.entries.some((entry) => entry.settings.some((one) => isSetting(one, setting)))) return;
     const { alone, mean: federation } = setting.references;
-    byId("setting").append(htmlElement("option", { value: i }, `${settingName(setting)}: ${setting.byzantine} of ${setting.agents} Byzantine, alone ${format(alone, alone < 10 ? 2 : 1)}, mean ${format(federation, federation < 10 ? 2 : 1)}`));
+    const own = setting.on_entry_seeds; // empty if the references make no scale
+    const shifted = own.mean === undefined ? "" : ` (scores on the entries' seeds ${twoDigits(own.alone)} and ${twoDigits(own.mean)})`;
+    byId("setting").append(htmlElement("option", { value: i }, `${settingName(setting)}: ${setting.byzantine} of ${setting.agents} Byzantine, alone ${format(alone, alone < 10 ? 2 : 1)}, mean ${format(federation, federation < 10 ? 2 : 1)}${shifted}`));
   });
   byId("setting").addEventListener("change", () => { drawn = firstCurves(); drawHeatmap(); drawCurves(); });
 }
