@@ -21,7 +21,7 @@ from jaxbyz.benchmark.suite import Suite, load_suite
 def scale_notes(board: dict[str, Any]) -> None:
     """The references on the seeds of the entries, and how uncertain the one with score 0 is."""
     for setting in board["settings"]:
-        if setting["references"] is None:
+        if not setting["on_entry_seeds"]:
             continue
         references, task, federation = References(**setting["references"]), setting["task"], setting["federation"]
         own, zero = setting["on_entry_seeds"], setting["reference_intervals"][ALONE]

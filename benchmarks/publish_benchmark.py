@@ -17,7 +17,7 @@ from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.results import merge
 from jaxbyz.benchmark.suite import load_suite
-from jaxbyz.benchmark.table import both_tables, interval, mean_unattacked, number, ranked_settings
+from jaxbyz.benchmark.table import both_tables, counted_settings, interval, mean_unattacked, number
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,7 +29,7 @@ def headline(board: dict[str, Any], most: int = 6) -> str:
     lines = ["| entry | score under the worst attack | without attack |", "| --- | --: | --: |"]
     for entry in board["entries"]:
         if entry["name"] in shown:
-            unattacked = number(mean_unattacked(ranked_settings(board, entry)))
+            unattacked = number(mean_unattacked(counted_settings(board, entry)))
             lines.append(f"| {entry['name']} | {interval(entry['overall'])} | {unattacked} |")
     return "\n".join(lines)
 

@@ -100,15 +100,15 @@ def train(task_name: str, rows: list[str], arguments: argparse.Namespace) -> Non
 
     task, label = TASKS[task_name], f"-{arguments.label}" if arguments.label else ""
     options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
-    configs = {}
-    for row in rows:
-        if not (arguments.out / f"{task_name}-{row}{label}.json").exists():
-            row_options = {**options, **ROWS[row], **options_of(arguments.set)}
-            configs[row] = resolve(arguments.preset or task.preset, **row_options)
+    row_of = {f"{task_name}-{row}{label}": row for row in rows}
+    configs = {
+        name: resolve(arguments.preset or task.preset, **{**options, **ROWS[row], **options_of(arguments.set)})
+        for name, row in row_of.items()
+        if not (arguments.out / f"{name}.json").exists()
+    }
     for batch in batches_of_trainings(configs, arguments.together):
-        for row, (metrics, record) in train_and_record(batch).items():
-            record["name"] = f"{task_name}-{row}{label}"
-            write_row(task_name, row, metrics, record, arguments)
+        for name, (metrics, record) in train_and_record(batch).items():
+            write_row(task_name, row_of[name], metrics, record, arguments)
 
 
 def write_row(

@@ -22,7 +22,7 @@ def markdown(board: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---', *['--:'] * (len(head) - 2), '---'])} |"]
     for entry in board["entries"]:
         by_setting = {(s["task"], s["federation"]): s for s in entry["settings"]}
-        found = ranked_settings(board, entry)
+        found = counted_settings(board, entry)
         cells = [
             entry["name"],
             interval(entry["overall"]),
@@ -36,8 +36,8 @@ def markdown(board: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def ranked_settings(board: dict[str, Any], entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the ranked settings of an entry; all of them if no setting is ranked."""
+def counted_settings(board: dict[str, Any], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings of an entry that its averages are about: the ranked ones, or all if none is ranked."""
     ranked = [setting for setting in entry["settings"] if [setting["task"], setting["federation"]] in board["ranked"]]
     return ranked if board["ranked"] else entry["settings"]
 
