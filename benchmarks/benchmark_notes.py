@@ -1,4 +1,4 @@
-"""Print the numbers that the section "Reading the results" of docs/benchmark.md explains.
+"""Print the numbers that the sections "Reading the results" of docs/benchmark.md explain.
 
 python benchmarks/benchmark_notes.py v1-lite benchmarks/results/benchmark/v1-lite
 """
@@ -14,8 +14,8 @@ import numpy as np
 from jaxbyz.benchmark.entries import ALONE, MEAN, Cell
 from jaxbyz.benchmark.leaderboard import leaderboard
 from jaxbyz.benchmark.results import load_results
-from jaxbyz.benchmark.scores import References, Settings, performance, ranked_settings, score_entries
-from jaxbyz.benchmark.suite import Suite, load_suite
+from jaxbyz.benchmark.scores import References, performance, score_entries
+from jaxbyz.benchmark.suite import load_suite
 
 
 def scale_notes(board: dict[str, Any]) -> None:
@@ -32,16 +32,14 @@ def scale_notes(board: dict[str, Any]) -> None:
         )
 
 
-def entry_notes(suite: Suite, scores: dict[str, Settings], board: dict[str, Any]) -> str:
-    """Score, median of its bootstrap samples, and the probability that the best entry beats it; return the best."""
-    ranked = ranked_settings(suite, scores)
+def entry_notes(board: dict[str, Any]) -> str:
+    """The score of every entry, and the probability that the best entry beats it; return the best."""
     names = [entry["name"] for entry in board["entries"]]  # the best first
     for entry, beaten in zip(board["entries"], board["improvement"][0], strict=True):
         name, total = entry["name"], entry["overall"]
         if total is None:
             continue
-        samples = [found for setting in ranked if (found := scores[name][setting].resampled) is not None]
-        text = f"{name}: score {total['value']:.2f}, median of bootstrap samples {np.median(np.mean(samples, 0)):.2f}"
+        text = f"{name}: score {total['value']:.2f}"
         better = ""
         if beaten is not None:
             better = f", beaten by {names[0]} {beaten['value']:.2f} ({beaten['low']:.2f} to {beaten['high']:.2f})"
@@ -60,7 +58,7 @@ def main() -> None:
     print(f"seeds that became non-finite: {sum(int((~result.finite).sum()) for result in results.values())}")
     board = leaderboard(suite, results, {})
     scale_notes(board)
-    best = entry_notes(suite, scores, board)
+    best = entry_notes(board)
     print("worst attacks:", dict(Counter(one.worst for found in scores.values() for one in found.values())))
     for (task, federation), found in scores[best].items():
         if found.worst is not None:
