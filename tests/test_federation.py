@@ -21,7 +21,7 @@ import jaxbyz as jb
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.experiments.plan import make_plan
-from jaxbyz.federation import keys, launcher, process
+from jaxbyz.federation import inbox, keys, launcher, process
 from jaxbyz.federation.chaos import Chaos
 from jaxbyz.federation.inbox import Stopped
 from jaxbyz.federation.meeting import common_iteration
@@ -88,11 +88,18 @@ def assert_equal_to_simulation(federation, config, nodes=None):
     np.testing.assert_allclose(federation.parameters(nodes), simulated(config)[list(nodes)], rtol=0, atol=1e-5)
 
 
+def assert_nothing_was_missed(federation):
+    """Every message was used, and only copies were refused: a node that waits for a second repeats its messages."""
+    for node in federation.nodes.values():
+        assert node.record.rows["missing"].sum() == 0
+        assert node.inbox.refused.keys() <= {"repeated", "late", "old"}, node.inbox.refused
+
+
 def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, five):
     config = small_config(**FIVE)
     federation = Threads(tmp_path / "fed", config, programs=five).join()
     assert_equal_to_simulation(federation, config)
-    assert all(sum(node.inbox.refused.values()) == 0 for node in federation.nodes.values())
+    assert_nothing_was_missed(federation)
     (run,) = load_runs([tmp_path])
     T, D = federation.nodes[0].form.iterations, federation.nodes[0].form.parameters
     assert run.config == config and run.policy["last"].shape == (1, 5, D)
@@ -104,6 +111,17 @@ def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run
     assert (run.metrics["rounds"] == 2).all() and (run.metrics["bytes_sent"] == 3 * 5 * 5 * 4 * D).all()
     assert run.metrics["bytes_moved"].sum() >= run.metrics["bytes_sent"].sum() * 4 / 5
     assert (tmp_path / "fed" / "node-03" / "metrics.npz").exists()
+
+
+@pytest.mark.slow
+def test_copies_of_messages_change_nothing(tmp_path, five, monkeypatch):
+    monkeypatch.setattr(inbox, "REPEAT_SECONDS", 0.001)
+    monkeypatch.setattr(inbox, "LOOK_SECONDS", 0.001)
+    config = small_config(**FIVE)
+    federation = Threads(tmp_path, config, programs=five).join()
+    assert_equal_to_simulation(federation, config)
+    assert_nothing_was_missed(federation)
+    assert all(node.inbox.refused["late"] > 0 for node in federation.nodes.values())
 
 
 @pytest.mark.slow
