@@ -1,5 +1,6 @@
 """Settings of all tests: strict numerics, two host devices so that sharding is real, and quick compilation."""
 
+import gc
 import os
 import tempfile
 
@@ -15,6 +16,9 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FAST_COMPILATION_
 set_flags()  # as the command line does, so that all tests spread agents alike
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Traced programs are many objects that live on. Python would look through all of them again and again.
+gc.set_threshold(100_000, 50, 100)
 
 # Programs that several tests share are compiled once per test run, whichever worker needs them first. Set
 # JAXBYZ_TEST_CACHE to a folder to keep them for the next test run as well.

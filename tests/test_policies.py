@@ -142,7 +142,7 @@ def test_a_registered_policy_is_trained_resumed_loaded_and_evaluated(tmp_path, r
         return jb.flax_policy(nn.Sequential([nn.Dense(width), jnp.tanh, nn.Dense(environment.actions.n)]), environment)
 
     policies.add("own", own, "one hidden layer")
-    config = jb.resolve(policy="own:width=4", agents=3, N=4, B=2, horizon=8, trajectories=160, seeds=2)
+    config = jb.resolve(policy="own:width=4", agents=3, N=4, B=4, p=1.0, horizon=8, trajectories=160, seeds=2)
     assert jb.build(config).policy.size == 4 * 4 + 4 + 4 * 2 + 2
     lines = without_effect(config, {"hidden": (16, 16), "activation": "tanh", "policy": "own:width=4"})
     assert lines == ["hidden=(16, 16) has no effect: policy own:width=4 has no option hidden"]

@@ -140,13 +140,13 @@ def write_result(
 
 def write_hashed(path: Path, content: dict[str, Any]) -> None:
     """Write JSON values with their hash on one line."""
-    write_text(path, json_text({**content, "hash": hash_of(content)}) + "\n")
+    written = json.loads(json_text(content))  # NaN, for example, is null in the file
+    write_text(path, json_text({**written, "hash": hash_of(written)}) + "\n")
 
 
 def hash_of(content: Mapping[str, Any]) -> str:
     """Return the hash of the contents of a file, without the hash that the file names."""
-    without = {key: value for key, value in content.items() if key != "hash"}
-    return content_hash(json.loads(json_text(without)))  # as they are in the file, where NaN is null
+    return content_hash({key: value for key, value in content.items() if key != "hash"})
 
 
 def read_hashed(path: Path, suite: Suite | None) -> dict[str, Any]:
