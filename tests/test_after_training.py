@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 import sys
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_folders import made_metrics
 
 import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.experiments.run import Experiment
-from jaxbyz.experiments.run import run as train
+from jaxbyz.experiments.run_folder import write_results, write_start
 
 CONFIG = jb.resolve(agents=5, byzantine=1, attack="avg-zero", N=4, B=2, p=0.5, kappa="2", horizon=20, hidden=(4,),
                     trajectories=12, seeds=3)  # fmt: skip
@@ -23,8 +24,15 @@ CONFIG = jb.resolve(agents=5, byzantine=1, attack="avg-zero", N=4, B=2, p=0.5, k
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """The folder of a run with random policies, which was never trained; the last agent is Byzantine."""
     out = tmp_path_factory.mktemp("runs") / "one"
-    train(CONFIG, out)
+    out.mkdir()
+    write_start(out, CONFIG)
+    metrics = made_metrics(CONFIG, iterations=3)
+    metrics["byzantine"][..., -1] = True
+    chance, shape = np.random.default_rng(1), (CONFIG.seeds, CONFIG.agents, jb.build(CONFIG).policy.size)
+    policies = {name: chance.normal(size=shape).astype(np.float32) for name in ("last", "sampled", "best")}
+    write_results(out, metrics, policies)
     return out
 
 
@@ -33,10 +41,15 @@ def run(folder):
     return jb.load_run(folder)
 
 
+@functools.cache
+def policy_of(config):
+    return jb.build(config).policy
+
+
 def untrained(**options) -> Experiment:
     """A run of one seed and agent with random parameters."""
     config = jb.resolve(agents=1, **options)
-    policy = jb.build(config).policy
+    policy = policy_of(config)
     theta = np.asarray(jax.jit(policy.init)(jax.random.key(3)))
     return Experiment(config, {}, {"last": theta[None, None]}, True)
 
@@ -75,11 +88,13 @@ def test_drawn_actions_have_the_probabilities_of_the_policy(run, tmp_path, obser
     with np.load(run.export(tmp_path / "policy.npz")) as file:
         expected = probabilities(dict(file), json.loads(str(file["schema"])), observations[:3])[:, 1]
     act, draws = run.policy_function(), 4000
-    keys = jax.random.split(jax.random.key(0), draws)
-    drawn = jax.jit(jax.vmap(act, in_axes=(None, 0)))(jnp.float32(observations[:3]), keys)
+    key, seen = jax.random.key(0), observations[:3].astype(np.float32)
+    drawn = np.asarray(
+        jax.jit(lambda seen, key: jax.vmap(act, in_axes=(None, 0))(seen, jax.random.split(key, draws)))(seen, key)
+    )
     deviation = np.sqrt(expected * (1 - expected) / draws)
     assert np.all(np.abs(drawn.mean(axis=0) - expected) < 4 * deviation)
-    assert run.act(observations[0], keys[0]) == int(act(observations[0], keys[0]))
+    assert run.act(observations[0], key) == int(jax.jit(act)(observations[0], key))
 
 
 def test_the_exported_function_takes_any_batch(run, tmp_path, observations):
@@ -89,7 +104,7 @@ def test_the_exported_function_takes_any_batch(run, tmp_path, observations):
     with np.load(run.export(tmp_path / "policy.npz", run_seed=2, agent=1)) as file:
         expected = probabilities(dict(file), json.loads(str(file["schema"])), observations)
     for batch in (1, 40):
-        actions, distribution = exported.call(jnp.float32(observations[:batch]))
+        actions, distribution = exported.call(observations[:batch].astype(np.float32))
         np.testing.assert_array_equal(actions, run.act(observations[:batch], run_seed=2, agent=1))
         np.testing.assert_allclose(np.exp(distribution), expected[:batch], rtol=1e-4)
 
@@ -130,10 +145,15 @@ def test_a_policy_scales_observations_as_its_environment_did(tmp_path):
     """With `scale`, the policy takes observations as gymnasium gives them."""
     run = untrained(env_param="scale=true", hidden=(3,))
     raw, scaled = jb.make_environment("CartPole-v1"), jb.make_environment("CartPole-v1", scale=True)
-    keys = jax.random.split(jax.random.key(0), 64)
-    before, after = (jax.vmap(lambda key, e=e: e.reset(key)[0])(keys) for e in (raw, scaled))
-    policy = jb.build(run.config).policy
-    expected = policy.apply(policy.unravel(jnp.asarray(run.parameters())), after.T).argmax(axis=0)
+    policy = policy_of(run.config)
+
+    @jax.jit
+    def observe(theta):
+        keys = jax.random.split(jax.random.key(0), 64)
+        before, after = (jax.vmap(lambda key, e=e: e.reset(key)[0])(keys) for e in (raw, scaled))
+        return before, after, policy.apply(policy.unravel(theta), after.T).argmax(axis=0)
+
+    before, after, expected = jax.device_get(observe(run.parameters()))
     assert len(set(expected.tolist())) == 2
     np.testing.assert_array_equal(run.act(before), expected)
     exported = jax.export.deserialize(bytearray(run.export(tmp_path / "p.jax").read_bytes()))
@@ -141,7 +161,7 @@ def test_a_policy_scales_observations_as_its_environment_did(tmp_path):
     with np.load(run.export(tmp_path / "p.npz")) as file:
         scales = json.loads(str(file["schema"]))["observation_scales"]
     mean, deviation = np.array(scales["mean"]), np.array(scales["deviation"])
-    np.testing.assert_allclose(np.clip((np.asarray(before) - mean) / deviation, -10, 10), after, atol=1e-5)
+    np.testing.assert_allclose(np.clip((before - mean) / deviation, -10, 10), after, atol=1e-5)
 
 
 def test_a_policy_plays_in_gymnasium(run):

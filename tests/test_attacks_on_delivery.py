@@ -18,24 +18,31 @@ from jaxbyz.protocol.delivery import Delivery, Mailbox
 KEY = jax.random.key(0)
 MASK = np.array([False, True, False, False, False, True])
 HONEST = np.flatnonzero(~MASK)
-ROWS = np.asarray(jax.random.normal(KEY, (6, 3)), np.float64)
+ROWS = np.random.default_rng(0).normal(size=(6, 3))
+ages_program = jax.jit(worst_ages)
+losses_program = jax.jit(worst_losses, static_argnums=4)
 
 
 def test_liars_always_take_part_and_honest_agents_are_drawn_evenly():
-    draws = jax.jit(jax.vmap(lambda key: liars_take_part(key, jnp.asarray(MASK), 4)))(jax.random.split(KEY, 2000))
+    @jax.jit
+    def four_of_six_and_one(mask):
+        many = jax.vmap(lambda key: liars_take_part(key, mask, 4))(jax.random.split(KEY, 2000))
+        return many, liars_take_part(KEY, mask, 1)
+
+    draws, alone = map(np.asarray, four_of_six_and_one(MASK))
     takes_part = np.zeros((2000, 6), bool)
-    np.put_along_axis(takes_part, np.asarray(draws), True, axis=1)
+    np.put_along_axis(takes_part, draws, True, axis=1)
     assert (takes_part.sum(axis=1) == 4).all() and takes_part[:, MASK].all()
     np.testing.assert_allclose(takes_part[:, HONEST].mean(axis=0), 0.5, atol=0.04)
     assert (np.diff(draws, axis=1) > 0).all()
-    assert set(np.asarray(liars_take_part(KEY, jnp.asarray(MASK), 1)).tolist()) <= {1, 5}
+    assert set(alone.tolist()) <= {1, 5}
 
 
 @pytest.mark.parametrize("sendings", [0, 1, 5])
 def test_ages_are_the_worst_of_all_combinations(sendings):
-    sent = np.asarray(jax.random.normal(jax.random.key(1), (3, 6, 4)), np.float64)
+    sent = np.random.default_rng(1).normal(size=(3, 6, 4))
     mean = sent[0, HONEST].mean(axis=0)
-    ages = np.asarray(worst_ages(jnp.asarray(sent, jnp.float32), jnp.asarray(MASK), jnp.full(6, sendings)))
+    ages = np.asarray(ages_program(sent.astype(np.float32), MASK, np.full(6, sendings)))
     allowed = range(min(sendings, 2) + 1)
     best = min(
         itertools.product(allowed, repeat=len(HONEST)), key=lambda ages: sent[list(ages), HONEST].mean(axis=0) @ mean
@@ -44,10 +51,10 @@ def test_ages_are_the_worst_of_all_combinations(sendings):
 
 
 def test_an_unusable_gradient_is_not_chosen_unless_there_is_no_other():
-    sent = np.array(jax.random.normal(jax.random.key(1), (2, 6, 4)))
+    sent = np.random.default_rng(1).normal(size=(2, 6, 4)).astype(np.float32)
     sent[1] -= 10 * sent[0, HONEST].mean(axis=0)  # the older ones point the other way
     sent[1, 0], sent[0, 2] = np.nan, np.inf
-    ages = worst_ages(jnp.asarray(sent), jnp.asarray(MASK), jnp.full(6, 9))
+    ages = ages_program(sent, MASK, np.full(6, 9))
     assert np.asarray(ages)[HONEST].tolist() == [0, 1, 1, 1]
 
 
@@ -56,8 +63,7 @@ def test_an_unusable_gradient_is_not_chosen_unless_there_is_no_other():
 def test_losses_are_the_worst_of_all_subsets(origin, losses):
     """The receiver 2 loses the messages that leave the smallest step along the honest mean."""
     own = np.arange(6) == 2
-    rows = [jnp.asarray(x, jnp.float32) for x in (ROWS, origin)]
-    lost = np.asarray(worst_losses(rows[0], jnp.asarray(~MASK), jnp.asarray(own), rows[1], losses))
+    lost = losses_program(ROWS.astype(np.float32), ~MASK, own, origin.astype(np.float32), losses)
     direction = ROWS[HONEST].mean(axis=0) - origin
 
     def step(subset):
@@ -69,29 +75,37 @@ def test_losses_are_the_worst_of_all_subsets(origin, losses):
 
 
 def test_only_usable_honest_messages_of_others_are_lost():
-    rows = jnp.asarray(ROWS, jnp.float32).at[3].set(jnp.nan)
-    own = jnp.arange(6) == 2
-    lost = worst_losses(rows, jnp.asarray(~MASK), own, jnp.zeros(3), 6)
+    rows = ROWS.astype(np.float32)
+    rows[3] = np.nan
+    lost = losses_program(rows, ~MASK, np.arange(6) == 2, np.zeros(3, np.float32), 6)
     assert np.flatnonzero(lost).tolist() == [0, 4]
 
 
 def test_a_rule_sees_the_chosen_messages():
     """The mean of what arrives, along the honest mean: below 200 random draws of ages, and the worst single loss."""
-    messages, mask = jnp.asarray(ROWS, jnp.float32), jnp.asarray(MASK)
-    older = jax.random.normal(jax.random.key(2), (2, 6, 3))
-    mail = Mailbox(older, jnp.full(6, 7), jnp.zeros((6, 0)), jnp.zeros((6, 0)))
-    direction = jnp.asarray(ROWS[HONEST].mean(axis=0), jnp.float32)
+    direction = ROWS[HONEST].mean(axis=0).astype(np.float32)
+    older = np.random.default_rng(2).normal(size=(2, 6, 3)).astype(np.float32)
 
-    @partial(jax.jit, static_argnums=0)
-    def help_of(delivery, key):
-        arrivals = delivery.draw(key, mask, mail)
-        arrived, _ = arrivals.collect(messages, mail)
-        honest_only = jnp.where(mask[:, None], jnp.nan, arrived)
-        rule = arrivals.heard(jb.mean(skip_missing=True), at_server=True)
-        return exchange(key, rule, (), honest_only, Adversary(mask)).rows[0] @ direction
+    @jax.jit
+    def help_under_chance_delays_and_losses(messages, older, mask):
+        mail = Mailbox(older, jnp.full(6, 7), jnp.zeros((6, 0)), jnp.zeros((6, 0)))
 
-    by_chance = jax.vmap(lambda key: help_of(Delivery(delay=2), key))(jax.random.split(KEY, 200))
-    assert help_of(Delivery(delay=2, arrivals="adversarial"), KEY) <= by_chance.min() + 1e-6 < by_chance.max()
-    without_one = [np.delete(ROWS[HONEST], i, axis=0).mean(axis=0) @ np.asarray(direction) for i in range(4)]
-    lost_one = help_of(Delivery(drop=0.15, arrivals="adversarial"), KEY)  # ⌈0.15·6⌉ = 1
+        def help_of(delivery, key):
+            arrivals = delivery.draw(key, mask, mail)
+            arrived, _ = arrivals.collect(messages, mail)
+            honest_only = jnp.where(mask[:, None], jnp.nan, arrived)
+            rule = arrivals.heard(jb.mean(skip_missing=True), at_server=True)
+            return exchange(key, rule, (), honest_only, Adversary(mask)).rows[0] @ direction
+
+        return (
+            jax.vmap(partial(help_of, Delivery(delay=2)))(jax.random.split(KEY, 200)),
+            help_of(Delivery(delay=2, arrivals="adversarial"), KEY),
+            help_of(Delivery(drop=0.15, arrivals="adversarial"), KEY),  # ⌈0.15·6⌉ = 1 is lost
+        )
+
+    by_chance, delayed, lost_one = map(
+        np.asarray, help_under_chance_delays_and_losses(ROWS.astype(np.float32), older, MASK)
+    )
+    assert delayed <= by_chance.min() + 1e-6 < by_chance.max()
+    without_one = [np.delete(ROWS[HONEST], i, axis=0).mean(axis=0) @ direction for i in range(4)]
     np.testing.assert_allclose(lost_one, min(without_one), rtol=1e-5)

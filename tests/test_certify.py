@@ -140,8 +140,8 @@ def test_command_prints_json(capsys) -> None:
 
     parser = argparse.ArgumentParser()
     add_options(parser)
-    options = "mean --agents 5 --byzantine 1 --starts 32 --climbers 4 --steps 5 --json"
-    assert run(parser.parse_args(options.split())) == 0
+    effort = f"--starts {SMALL.starts} --climbers {SMALL.climbers} --steps {SMALL.steps}"
+    assert run(parser.parse_args(f"mean --agents 7 --byzantine 1 {effort} --json".split())) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["rule"] == "mean" and row["verdict"] == "broken" and row["contraction"] is None
     with pytest.raises(UsageError, match="climbers"):

@@ -24,14 +24,17 @@ def recorded(task: str, key: str) -> np.ndarray:
 @pytest.mark.parametrize("task", TASKS)
 def test_one_step_equals_gymnasium(task):
     environment, states = make_environment(task), recorded(task, "state")
-    _, start = environment.reset(jax.random.key(0))
+    _, start = jax.eval_shape(environment.reset, jax.random.key(0))
     names = [name for name in start.__dataclass_fields__ if name not in ("time", "last_u")]
-    fields = {name: jnp.asarray(states[:, i]) for i, name in enumerate(names)}
-    others = {name: jnp.zeros(len(states), jnp.result_type(getattr(start, name)))
+    fields = {name: states[:, i] for i, name in enumerate(names)}
+    others = {name: np.zeros(len(states), getattr(start, name).dtype)
               for name in start.__dataclass_fields__ if name not in fields}  # fmt: skip
-    step = jax.jit(jax.vmap(environment.step))
-    keys = jax.random.split(jax.random.key(1), len(states))
-    after = step(keys, start.replace(**fields, **others), jnp.asarray(recorded(task, "action")))
+
+    @jax.jit
+    def step(state, action):
+        return jax.vmap(environment.step)(jax.random.split(jax.random.key(1), len(states)), state, action)
+
+    after = step(start.replace(**fields, **others), recorded(task, "action"))
     np.testing.assert_allclose(after.observation, recorded(task, "observation"), rtol=1e-4, atol=2e-4)
     np.testing.assert_allclose(after.reward, recorded(task, "reward"), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(after.terminated, recorded(task, "terminated") > 0)
@@ -68,9 +71,9 @@ def test_held_actions_add_the_rewards_and_stop_at_the_end():
     """CartPole pushed in one direction: four held steps are four single steps, and nothing happens after the fall."""
     single, held = make_environment("CartPole-v1"), make_environment("CartPole-v1", hold=4)
     assert held.limit == 125
-    _, state = single.reset(jax.random.key(0))
+    _, state = jax.jit(single.reset)(jax.random.key(0))
     one, four = jax.jit(single.step), jax.jit(held.step)
-    state_held, action, over, total = state, jnp.int32(1), False, 0.0
+    state_held, action, over, total = state, np.int32(1), False, 0.0
     for i in range(4):
         after = four(jax.random.key(i), state_held, action)
         reward = 0.0
@@ -93,11 +96,15 @@ def test_scaled_observations_have_mean_0_and_deviation_1_and_are_the_same_for_ev
     plain, scaled = make_environment("MountainCar-v0"), make_environment("MountainCar-v0", scale=True)
     mean, deviation = common_scales(plain)
     assert deviation[1] < 0.03 and abs(mean[0] + 0.5) < 0.1  # velocity is tiny, the car is in the valley
-    observation, state = plain.reset(jax.random.key(3))
-    seen, _ = scaled.reset(jax.random.key(3))
-    np.testing.assert_allclose(seen, (observation - mean) / deviation, rtol=1e-5)
-    after, raw = (e.step(jax.random.key(4), state, jnp.int32(2)) for e in (scaled, plain))
-    np.testing.assert_allclose(after.observation, (raw.observation - mean) / deviation, rtol=1e-4)
+
+    @jax.jit
+    def observe(key):
+        _, state = plain.reset(key)
+        first = [environment.reset(key)[0] for environment in (plain, scaled)]
+        return first, [environment.step(key, state, jnp.int32(2)).observation for environment in (plain, scaled)]
+
+    for (raw, seen), rtol in zip(jax.device_get(observe(jax.random.key(3))), (1e-5, 1e-4), strict=True):
+        np.testing.assert_allclose(seen, (raw - mean) / deviation, rtol=rtol)
     observations, alive = (np.asarray(x) for x in _common_sample(scaled))
     np.testing.assert_allclose(observations[alive].mean(axis=0), 0, atol=1e-3)
     np.testing.assert_allclose(observations[alive].std(axis=0), 1, atol=1e-3)

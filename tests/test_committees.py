@@ -22,31 +22,39 @@ KEY = jax.random.key(0)
 def test_a_round_is_the_rule_within_each_committee():
     """Against the committees drawn from the same key, one after another; those who sit out keep what they have."""
     rule = committees(23, 2, size=5, rule="trimmed-mean", tolerated=1)
-    rows = jax.random.normal(KEY, (23, 4))
-    one_round = jax.jit(lambda key: exchange(key, rule, (), rows, Adversary(jnp.zeros(23, bool))))
-    outcome = one_round(KEY)
-    members, out = draw_committees(jax.random.split(KEY)[0], 23, 5)
-    assert members.shape == (4, 5) and sorted([*np.ravel(members), *np.asarray(out)]) == list(range(23))
-    for committee in np.asarray(members):
-        ordered = np.sort(np.asarray(rows)[committee], axis=0)[1:-1].mean(axis=0)
+    rows = np.random.default_rng(0).normal(size=(23, 4)).astype(np.float32)
+
+    @jax.jit
+    def one_round(key, rows):
+        outcome = exchange(key, rule, (), rows, Adversary(jnp.zeros(23, bool)))
+        return outcome, draw_committees(jax.random.split(key)[0], 23, 5)
+
+    outcome, (members, out) = jax.tree.map(np.asarray, one_round(KEY, rows))
+    assert members.shape == (4, 5) and sorted([*np.ravel(members), *out]) == list(range(23))
+    for committee in members:
+        ordered = np.sort(rows[committee], axis=0)[1:-1].mean(axis=0)
         np.testing.assert_allclose(outcome.rows[committee], np.tile(ordered, (5, 1)), atol=1e-6)
-        np.testing.assert_allclose(np.asarray(outcome.shares)[np.ix_(committee, committee)].sum(axis=1), 1.0, rtol=1e-5)
+        np.testing.assert_allclose(outcome.shares[np.ix_(committee, committee)].sum(axis=1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(outcome.rows[out], rows[out])
     np.testing.assert_allclose(outcome.shares.sum(axis=1), 1.0, rtol=1e-5)
-    again = one_round(jax.random.key(7))
-    assert np.abs(np.asarray(again.rows - outcome.rows)).max() > 0.01  # other committees
+    again, _ = one_round(jax.random.key(7), rows)
+    assert np.abs(np.asarray(again.rows) - outcome.rows).max() > 0.01  # other committees
 
 
 @pytest.mark.parametrize("attack", ["large-noise", pytest.param("equivocating-alie", marks=pytest.mark.slow)])
 def test_committees_come_together_under_attack(attack):
     K, f = 60, 3
-    rows = jax.random.normal(KEY, (K, 3))
+    rows = np.random.default_rng(0).normal(size=(K, 3)).astype(np.float32)
     agreement = Agreement(committees(K, f, size=12), 6)
     forge = make_attack(f"{attack}:on=parameters" if attack != "large-noise" else attack, K, f)
-    mask = jnp.arange(K) >= K - f
-    adversary = Adversary(mask, forge.parameters, forge.equivocates, forge.init(K, 3))
-    after = np.asarray(jax.jit(lambda: run_agreement(KEY, agreement, rows, adversary).parameters)())[: K - f]
-    before = np.asarray(rows)[: K - f]
+
+    @jax.jit
+    def agree(rows, mask):
+        adversary = Adversary(mask, forge.parameters, forge.equivocates, forge.init(K, 3))
+        return run_agreement(KEY, agreement, rows, adversary).parameters
+
+    after = np.asarray(agree(rows, np.arange(K) >= K - f))[: K - f]
+    before = rows[: K - f]
     assert np.ptp(after, axis=0).max() < 0.05 * np.ptp(before, axis=0).max()
     assert np.linalg.norm(after.mean(axis=0) - before.mean(axis=0)) < 0.3
 

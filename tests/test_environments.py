@@ -20,19 +20,32 @@ from jaxbyz.environments import adapt, environments
 from jaxbyz.sampling.rollout import collect
 
 OFFLINE = {"MNISTBandit-bsuite"}  # downloads its data
+# Tracing these takes longest. Other tasks of MinAtar and MuJoCo are traced every day, and test_lunar_lander.py traces
+# rollouts of LunarLander.
+LONG_PROGRAMS = {
+    "Asterix-MinAtar", "Freeway-MinAtar", "Seaquest-MinAtar",
+    "HalfCheetah-v5", "Hopper-v5", "InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Swimmer-v5",
+    "LunarLander-v3", "LunarLanderContinuous-v3",
+}  # fmt: skip
+ENVIRONMENTS = [
+    pytest.param(entry.name, marks=pytest.mark.slow if entry.name in LONG_PROGRAMS else ())
+    for entry in environments
+    if entry.name not in OFFLINE
+]
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in environments if entry.name not in OFFLINE])
+@pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_environment_traces_into_a_rollout(name):
     """Shapes only: reset, act and step fit together, observations are flat, rewards are numbers."""
     environment = jb.make_environment(name)
-    policy = jb.mlp_policy(environment, (4,))
 
-    def run(parameters, keys):
+    def run():
+        policy = jb.mlp_policy(environment, (4,))
+        keys = jax.random.split(jax.random.key(0), 2)
         with jax.numpy_rank_promotion("allow"):  # gymnax's own code
-            return collect(environment, policy, parameters, keys, 3, 40)
+            return collect(environment, policy, jnp.zeros((2, policy.size)), keys, 3, 40)
 
-    shapes = jax.eval_shape(run, jnp.zeros((2, policy.size)), jax.random.split(jax.random.key(0), 2))
+    shapes = jax.eval_shape(run)
     assert shapes.rewards.shape[1::2] == (2, 3) and shapes.rewards.dtype == jnp.float32
     assert shapes.observations.shape[2] == environment.observation_size
     assert environment.limit is None or environment.limit > 0
@@ -113,16 +126,16 @@ assert pong.plt.subplots is plt.subplots
 def test_fast_trigonometry_does_not_change_episodes(name):
     environment = jb.make_environment(name)
     policy = jb.mlp_policy(environment, (4,))
-    key = jax.random.split(jax.random.key(0), 1)
+    key = jax.random.key(0)
     episodes = []
     for platform in ("cpu", "plain"):
         with trace_for(platform), jax.numpy_rank_promotion("allow"):
-            _, state = environment.reset(jax.random.key(0))
-            traced = jax.make_jaxpr(lambda *x: environment.step(*x))(jax.random.key(0), state, jnp.int32(1))
+            _, state = jax.eval_shape(environment.reset, key)
+            traced = jax.make_jaxpr(lambda *x: environment.step(*x))(key, state, np.int32(1))
             names = {equation.primitive.name for equation in flat_equations(traced.jaxpr)}
             assert names.isdisjoint({"cos", "sin"}) == (platform == "cpu")
-            run = jax.jit(lambda theta, key: collect(environment, policy, theta, key, 5, 20))
-            episodes.append(run(jnp.zeros((1, policy.size)), key))
+            run = jax.jit(lambda theta, key: collect(environment, policy, theta, jax.random.split(key, 1), 5, 20))
+            episodes.append(run(np.zeros((1, policy.size), np.float32), key))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *episodes)
 
 
@@ -135,7 +148,8 @@ def test_functions_without_cosines_or_with_custom_batching_are_not_changed():
     for function in (own, lambda x: x * x):
         traced = str(jax.make_jaxpr(with_fast_trigonometry(function))(1.0))
         assert traced == str(jax.make_jaxpr(function)(1.0))
-    both = with_fast_trigonometry(lambda x: {"a": jnp.cos(x) + jnp.sin(x), "b": jax.nn.relu(x)})(jnp.float32(2.0))
+    function = with_fast_trigonometry(lambda x: {"a": jnp.cos(x) + jnp.sin(x), "b": jax.nn.relu(x)})
+    both = jax.jit(function)(np.float32(2.0))
     np.testing.assert_allclose([both["a"], both["b"]], [np.cos(2) + np.sin(2), 2.0], rtol=1e-6)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,15 +21,60 @@ UNBIASED = [name for name in BASELINES if name != "critic"]
 AGENTS, BATCH = 600, 40  # independent estimates, each of a batch
 
 
+POLICY = tabular.policy()
+KINDS_AND_WEIGHTS = [("gpomdp", "trajectory"), ("gpomdp", "per-decision"), ("reinforce", "trajectory")]
+
+
+def for_all(theta):
+    """The same parameters for all agents."""
+    return jnp.tile(theta, (AGENTS, 1))
+
+
 @pytest.fixture(scope="module")
 def batches():
-    """One policy θ, AGENTS batches of episodes under it, and another policy θ' near it."""
-    policy = tabular.policy()
-    theta = policy.init(jax.random.key(1))
-    other = theta + 0.25 * jax.random.normal(jax.random.key(2), theta.shape)
-    keys = jax.random.split(jax.random.key(3), AGENTS)
-    run = jax.jit(lambda p, k: collect(tabular.environment(), policy, p, k, BATCH, tabular.HORIZON))
-    return policy, theta, other, run(jnp.tile(theta, (AGENTS, 1)), keys)
+    """One policy θ, another policy θ' near it, and AGENTS batches of episodes under θ."""
+
+    @jax.jit
+    def sample():
+        theta = POLICY.init(jax.random.key(1))
+        other = theta + 0.25 * jax.random.normal(jax.random.key(2), theta.shape)
+        keys = jax.random.split(jax.random.key(3), AGENTS)
+        return theta, other, collect(tabular.environment(), POLICY, for_all(theta), keys, BATCH, tabular.HORIZON)
+
+    return sample()
+
+
+@pytest.fixture(scope="module")
+def estimates(batches):
+    """The estimates of all agents, for each kind and baseline."""
+
+    @jax.jit
+    def compute(theta, episodes):
+        found = {}
+        for kind, baseline in itertools.product(("gpomdp", "reinforce"), UNBIASED):
+            estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7)
+            found[kind, baseline] = estimate(estimator, POLICY, for_all(theta), episodes)
+        return found
+
+    theta, _, episodes = batches
+    return jax.device_get(compute(theta, episodes))
+
+
+@pytest.fixture(scope="module")
+def weighted_estimates(batches):
+    """The importance-weighted estimates for θ' of all agents and the weights, for each kind, weights and baseline."""
+
+    @jax.jit
+    def compute(other, episodes):
+        found, previous = {}, for_all(other)
+        for (kind, weights), baseline in itertools.product(KINDS_AND_WEIGHTS, UNBIASED):
+            estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7, weights)
+            omega = importance_weights(estimator, POLICY, previous, episodes)
+            found[kind, weights, baseline] = estimate(estimator, POLICY, previous, episodes, omega.values), omega
+        return found
+
+    _, other, episodes = batches
+    return jax.device_get(compute(other, episodes))
 
 
 def z_scores(estimates: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -37,66 +85,60 @@ def z_scores(estimates: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
 @pytest.mark.parametrize("baseline", UNBIASED)
-def test_unbiased_against_exact_gradient(batches, kind, baseline):
-    policy, theta, _, episodes = batches
-    estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7)
-    estimates = jax.jit(lambda e: estimate(estimator, policy, jnp.tile(theta, (AGENTS, 1)), e))(episodes)
-    z = z_scores(estimates, tabular.exact_gradient(theta))
+def test_unbiased_against_exact_gradient(batches, estimates, kind, baseline):
+    z = z_scores(estimates[kind, baseline], tabular.exact_gradient(batches[0]))
     assert np.abs(z).max() < 4.5, z
 
 
-def test_leave_one_out_lowers_the_variance(batches):
-    policy, theta, _, episodes = batches
-    spread = {}
-    for baseline in ("none", "leave-one-out"):
-        estimator = Estimator("gpomdp", tabular.GAMMA, tabular.HORIZON, baseline)
-        spread[baseline] = np.var(estimate(estimator, policy, jnp.tile(theta, (AGENTS, 1)), episodes), axis=0).sum()
+def test_leave_one_out_lowers_the_variance(estimates):
+    spread = {name: np.var(estimates["gpomdp", name], axis=0).sum() for name in ("none", "leave-one-out")}
     assert spread["leave-one-out"] < 0.9 * spread["none"]
 
 
 @pytest.mark.parametrize("kind", ["gpomdp", "reinforce"])
 def test_equal_rewards_give_an_exactly_zero_leave_one_out_gradient(batches, kind):
     """Rounding would leave 3e-5, which Adam turns into steps of full size."""
-    policy, theta, _, episodes = batches
-    reward = jnp.linspace(0.1, 0.9, episodes.rewards.shape[2]).reshape(1, 1, -1, 1)
-    equal = episodes._replace(rewards=jnp.broadcast_to(reward, episodes.rewards.shape))
+    theta, _, episodes = batches
     estimator = Estimator(kind, 0.999, tabular.HORIZON, "leave-one-out")
-    assert not np.asarray(estimate(estimator, policy, jnp.tile(theta, (AGENTS, 1)), equal)).any()
-
-
-@pytest.mark.parametrize(
-    ("kind", "weights"), [("gpomdp", "trajectory"), ("gpomdp", "per-decision"), ("reinforce", "trajectory")]
-)
-@pytest.mark.parametrize("baseline", UNBIASED)
-def test_importance_weighted_estimate_is_unbiased_for_the_other_policy(batches, kind, weights, baseline):
-    policy, _, other, episodes = batches
-    estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7, weights)
-    previous = jnp.tile(other, (AGENTS, 1))
 
     @jax.jit
-    def weighted(episodes):
-        omega = importance_weights(estimator, policy, previous, episodes)
-        return estimate(estimator, policy, previous, episodes, omega.values), omega
+    def run(theta, episodes):
+        reward = jnp.linspace(0.1, 0.9, episodes.rewards.shape[2]).reshape(1, 1, -1, 1)
+        equal = episodes._replace(rewards=jnp.broadcast_to(reward, episodes.rewards.shape))
+        return estimate(estimator, POLICY, for_all(theta), equal)
 
-    estimates, omega = weighted(episodes)
-    z = z_scores(estimates, tabular.exact_gradient(other))
+    assert not np.asarray(run(theta, episodes)).any()
+
+
+@pytest.mark.parametrize(("kind", "weights"), KINDS_AND_WEIGHTS)
+@pytest.mark.parametrize("baseline", UNBIASED)
+def test_importance_weighted_estimate_is_unbiased_for_the_other_policy(
+    batches, weighted_estimates, kind, weights, baseline
+):
+    found, omega = weighted_estimates[kind, weights, baseline]
+    z = z_scores(found, tabular.exact_gradient(batches[1]))
     assert np.abs(z).max() < 4.5, z
-    assert np.all(np.asarray(omega.ess) <= 1 + 1e-6) and np.all(np.asarray(omega.ess) > 0.2)
-    assert np.all(np.asarray(omega.largest) > 1)
+    assert np.all(omega.ess <= 1 + 1e-6) and np.all(omega.ess > 0.2)
+    assert np.all(omega.largest > 1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def weights_of(clip, theta, episodes):
+    return importance_weights(Estimator(clip=clip), POLICY, for_all(theta), episodes)
 
 
 def test_weights_of_equal_policies_are_one(batches):
-    policy, theta, _, episodes = batches
-    omega = importance_weights(Estimator(), policy, jnp.tile(theta, (AGENTS, 1)), episodes)
+    theta, _, episodes = batches
+    omega = weights_of(Estimator().clip, theta, episodes)
     np.testing.assert_allclose(omega.values, 1.0, rtol=1e-5)
     np.testing.assert_allclose(omega.ess, 1.0, rtol=1e-5)
 
 
 def test_clip_cuts_weights_but_reports_the_largest(batches):
-    policy, _, other, episodes = batches
-    omega = importance_weights(Estimator(clip=1.0), policy, jnp.tile(other, (AGENTS, 1)), episodes)
-    assert float(omega.values.max()) == 1.0
-    assert float(omega.largest.max()) > 1.5
+    _, other, episodes = batches
+    omega = jax.device_get(weights_of(1.0, other, episodes))
+    assert omega.values.max() == 1.0
+    assert omega.largest.max() > 1.5
 
 
 # --- the small-batch step against NumPy -------------------------------------------------------------------------------
@@ -115,7 +157,7 @@ class Unraveller:
     """The flax tree from a float64 vector, without going through float32."""
 
     def __init__(self, policy):
-        leaves, self.structure = jax.tree.flatten(policy.unravel(jnp.zeros(policy.size)))
+        leaves, self.structure = jax.tree.flatten(jax.eval_shape(policy.unravel, np.zeros(policy.size, np.float32)))
         self.shapes = [leaf.shape for leaf in leaves]
 
     def __call__(self, theta):
@@ -156,19 +198,21 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
     B, horizon, gamma = 3, 40, 0.97
     environment = make_environment("CartPole-v1")
     policy = mlp_policy(environment, (5, 4))
-    theta = policy.init(jax.random.key(0))[None]
-    previous = theta + 0.05 * jax.random.normal(jax.random.key(1), theta.shape)
-    memory = jax.random.normal(jax.random.key(2), theta.shape)
-    keys, mask = jax.random.split(jax.random.key(3), 1), jnp.zeros((1,), bool)
+    rng = np.random.default_rng(0)
+    theta = np.asarray(jax.jit(policy.init)(jax.random.key(0)))[None]
+    previous = theta + 0.05 * rng.normal(size=theta.shape).astype(np.float32)
+    memory = rng.normal(size=theta.shape).astype(np.float32)
+    keys, mask = jax.random.split(jax.random.key(3), 1), np.zeros(1, bool)
     page = Page(N=10, B=B, estimator=Estimator(gamma=gamma, horizon=horizon))
     sample = sampler(environment, policy, page, None)
-    ours = jax.jit(sample.either)(jnp.bool_(False), theta, previous, memory, keys, mask).sampled
+    either = jax.jit(sample.either)
+    ours, large = (either(coin, theta, previous, memory, keys, mask).sampled.estimate for coin in (False, True))
 
-    record = jax.jit(lambda k: collect(environment, policy, theta, k, B, horizon))(keys)
-    observations = np.asarray(record.observations)[:, 0].transpose(0, 2, 3, 1).reshape(-1, B, 4)
-    actions = np.asarray(record.actions)[:, 0].reshape(-1, B)
-    rewards = np.asarray(record.rewards)[:, 0].reshape(-1, B)
-    lengths = np.asarray(record.lengths)[0]
+    record = jax.device_get(jax.jit(lambda t, k: collect(environment, policy, t, k, B, horizon))(theta, keys))
+    observations = record.observations[:, 0].transpose(0, 2, 3, 1).reshape(-1, B, 4)
+    actions = record.actions[:, 0].reshape(-1, B)
+    rewards = record.rewards[:, 0].reshape(-1, B)
+    lengths = record.alive[:, 0].sum(axis=(0, 1))
     assert lengths.min() >= 8 and lengths.min() < lengths.max()
     episodes = [(observations[:n, i], actions[:n, i], rewards[:n, i]) for i, n in enumerate(lengths)]
 
@@ -179,9 +223,8 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
         + np.asarray(memory[0], np.float64)
         - numpy_gpomdp(before, episodes, gamma, unravel, behaviour=now)
     )
-    np.testing.assert_allclose(ours.estimate[0], expected, rtol=2e-4, atol=2e-3)
-    large = jax.jit(sample.either)(jnp.bool_(True), theta, previous, memory, keys, mask).sampled
-    assert float(jnp.abs(large.estimate - ours.estimate).max()) > 0.1
+    np.testing.assert_allclose(np.asarray(ours)[0], expected, rtol=2e-4, atol=2e-3)
+    assert np.abs(np.asarray(large) - np.asarray(ours)).max() > 0.1
 
 
 def test_unknown_names_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import jax
@@ -14,7 +15,7 @@ import jaxbyz as jb
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.algorithms.base import run_key
 from jaxbyz.cli import main
-from jaxbyz.environments import agent_params, environments, heterogeneous
+from jaxbyz.environments import adapt, agent_params, environments, heterogeneous
 from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.sampling.estimators import Estimator, estimate
 from jaxbyz.sampling.rollout import Episodes, collect
@@ -45,15 +46,15 @@ def test_agents_of_every_environment_can_differ_in_every_number(name):
     nominal = jb.make_environment(name)
     spread = dict.fromkeys(numbers(nominal), 0.05)
     environment = heterogeneous(nominal, 2, spread=spread)
-    policy = jb.mlp_policy(environment, (4,))
 
-    def run(parameters, keys, run_key):
+    def run(run_key):
+        policy, own = jb.mlp_policy(environment, (4,)), agent_params(environment, run_key, 2)
         with jax.numpy_rank_promotion("allow"):  # gymnax's own code
-            return collect(environment, policy, parameters, keys, 3, 20, own=agent_params(environment, run_key, 2))
+            return collect(environment, policy, jnp.zeros((2, policy.size)), jax.random.split(KEY, 2), 3, 20, own=own)
 
-    shapes = jax.eval_shape(run, jnp.zeros((2, policy.size)), jax.random.split(KEY, 2), KEY)
+    shapes = jax.eval_shape(run, KEY)
     assert shapes.rewards.shape[1::2] == (2, 3)
-    own = agent_params(environment, KEY, 2)
+    own = jax.device_get(agent_params(environment, KEY, 2))
     assert own.keys() == spread.keys()
     for field, values in own.items():
         centre = np.asarray(getattr(nominal.params, field), np.float64)
@@ -61,44 +62,48 @@ def test_agents_of_every_environment_can_differ_in_every_number(name):
         assert np.all(np.abs(values - centre[None]) <= 0.0501 * np.abs(centre) + half)
 
 
+CARTPOLE = jb.make_environment("CartPole-v1")
+OWN_VALUES = {"gravity": [5.0, 9.8, 15.0], "masspole": [0.05, 0.1, 0.5], "length": [0.3, 0.5, 0.9]}
+
+
+def cartpole_episodes(environment, own=None):
+    """Episodes of three agents."""
+    policy, keys = jb.mlp_policy(CARTPOLE, (4,)), jax.random.split(KEY, 3)
+    return collect(environment, policy, jax.vmap(policy.init)(keys), keys, 4, 40, own=own)
+
+
+@functools.cache
+def episodes_with_own_values(platform: str):
+    """Episodes of agents with `OWN_VALUES`, and whether a kernel computed them."""
+    environment = heterogeneous(CARTPOLE, 3, values=OWN_VALUES)
+    with trace_for(platform):
+        run = jax.jit(lambda key: cartpole_episodes(environment, agent_params(environment, key, 3)))
+        traced = run.trace(KEY)
+        return jax.device_get(traced.lower().compile()(KEY)), "pallas_call" in str(traced.jaxpr)
+
+
 def test_every_agent_has_its_own_parameters_and_those_that_follow_from_them():
     """The episodes of agent i are those of an environment that has the same parameters for everyone."""
-    nominal = jb.make_environment("CartPole-v1")
-    values = {"gravity": [5.0, 9.8, 15.0], "masspole": [0.05, 0.1, 0.5], "length": [0.3, 0.5, 0.9]}
-    environment, policy = heterogeneous(nominal, 3, values=values), jb.mlp_policy(nominal, (4,))
-    keys = jax.random.split(KEY, 3)
-    theta = jax.vmap(policy.init)(keys)
-    run = lambda environment, own: collect(environment, policy, theta, keys, 4, 40, own=own)  # noqa: E731
-    own = agent_params(environment, KEY, 3)
-    together = jax.jit(lambda: run(environment, own))()
+    together, _ = episodes_with_own_values("cpu")
+    run_alone = jax.jit(lambda params: cartpole_episodes(adapt(CARTPOLE.raw, params)))
     for i in range(3):
-        own = {field: column[i] for field, column in values.items()}
+        own = {field: column[i] for field, column in OWN_VALUES.items()}
         alone = jb.make_environment("CartPole-v1", **own)
         assert np.isclose(alone.params.total_mass, 1.0 + own["masspole"])
         assert np.isclose(alone.params.polemass_length, own["masspole"] * own["length"])
-        expected = run(alone, None)
-        np.testing.assert_allclose(together.returns[i], expected.returns[i])
+        expected = jax.device_get(run_alone(alone.params))
+        np.testing.assert_array_equal(together.alive[:, i], expected.alive[:, i])
+        np.testing.assert_allclose(together.rewards[:, i], expected.rewards[:, i])
         np.testing.assert_allclose(together.observations[:, i], expected.observations[:, i], atol=1e-5)
-    assert len(set(np.asarray(together.returns.sum(axis=1)).tolist())) > 1
+    assert len(set(together.rewards.sum(axis=(0, 2, 3)).tolist())) > 1
 
 
 def test_a_kernel_gives_every_agent_its_own_parameters():
-    environment = heterogeneous(jb.make_environment("CartPole-v1"), 2, spread={"gravity": 0.9, "length": 0.5})
-    policy = jb.mlp_policy(environment, (4,))
-    keys = jax.random.split(KEY, 2)
-    theta = jax.vmap(policy.init)(keys)
-
-    def run(own):
-        return collect(environment, policy, theta, keys, 5, 20, own=own)
-
-    got, own = [], agent_params(environment, KEY, 2)
-    for platform in ("plain", "kernels"):
-        with trace_for(platform):
-            traced = str(jax.make_jaxpr(lambda own: run(own))(own))
-            assert ("pallas_call" in traced) == (platform == "kernels")
-            got.append(jax.jit(lambda own: run(own))(own))
+    """The episodes are those of the program for a CPU, which the test above compares with single environments."""
+    (expected, kernel_on_a_cpu), (got, kernel) = (episodes_with_own_values(name) for name in ("cpu", "kernels"))
+    assert kernel and not kernel_on_a_cpu
     for field in Episodes._fields:
-        np.testing.assert_allclose(getattr(got[0], field), getattr(got[1], field), atol=1e-5, err_msg=field)
+        np.testing.assert_allclose(getattr(got, field), getattr(expected, field), atol=1e-5, err_msg=field)
 
 
 def test_estimates_are_those_of_the_own_mdp():
@@ -108,18 +113,19 @@ def test_estimates_are_those_of_the_own_mdp():
     transition = rng.dirichlet(np.ones(tabular.STATES + 1), size=(3, tabular.STATES, tabular.ACTIONS)).astype(
         np.float32
     )
-    own = {"reward": jnp.asarray(reward), "transition": jnp.asarray(transition)}
-    theta = jnp.tile(POLICY.init(KEY), (3, 1))
     estimator = Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON)
 
     @jax.jit
-    def run():
-        episodes = collect(ENV, POLICY, theta, jax.random.split(KEY, 3), 4000, tabular.HORIZON, own=own)
-        return estimate(estimator, POLICY, theta, episodes)
+    def run(own):
+        theta = POLICY.init(KEY)
+        everyone = jnp.tile(theta, (3, 1))
+        episodes = collect(ENV, POLICY, everyone, jax.random.split(KEY, 3), 4000, tabular.HORIZON, own=own)
+        exact = jax.vmap(lambda own: jax.grad(tabular.value)(theta, own=own))(own)
+        return estimate(estimator, POLICY, everyone, episodes), exact
 
-    exact = jax.vmap(lambda own: jax.grad(tabular.value)(theta[0], own=own))(own)
+    found, exact = jax.device_get(run({"reward": reward, "transition": transition}))
     assert np.linalg.norm(exact[0] - exact[1]) > 0.3
-    np.testing.assert_allclose(run(), exact, atol=0.15)
+    np.testing.assert_allclose(found, exact, atol=0.15)
 
 
 @pytest.mark.slow

@@ -47,20 +47,20 @@ def mixed(a, b, flag):
 
 
 def lanes_last(tree):
-    return jax.tree.map(lambda a: jnp.moveaxis(a, 0, -1), tree)
+    return jax.tree.map(lambda a: np.moveaxis(a, 0, -1), tree)
 
 
 @pytest.mark.parametrize(
     "lanes", [2 * WARP_LANES, *(pytest.param(lanes, marks=pytest.mark.slow) for lanes in (WARP_LANES, 5))]
 )
 def test_one_kernel_computes_its_function(lanes):
-    keys = jax.random.split(jax.random.key(lanes), 3)
-    a, b = jax.random.normal(keys[0], (lanes, 2, 3)), 3 * jax.random.normal(keys[1], (lanes,))
-    flag = jax.random.bernoulli(keys[2], 0.3, (lanes, 2))
-    got = one_kernel(mixed, a, b, flag)
+    rng = np.random.default_rng(lanes)
+    a, b = (size * rng.normal(size=(lanes, *shape)).astype(np.float32) for size, shape in ((1, (2, 3)), (3, ())))
+    flag = rng.random((lanes, 2)) < 0.3
+    got, plain = jax.device_get(jax.jit(lambda *x: one_kernel(mixed, *x))(a, b, flag)), jax.jit(mixed)
     for first in range(0, lanes, WARP_LANES):  # every block decides about its branches on its own
         part = slice(first, first + WARP_LANES)
-        expected = mixed(*lanes_last((a[part], b[part], flag[part])))
+        expected = plain(*lanes_last((a[part], b[part], flag[part])))
         for name, values in lanes_last(jax.tree.map(lambda v, part=part: v[part], got)).items():
             assert values.dtype == expected[name].dtype
             np.testing.assert_allclose(values, expected[name], rtol=1e-6, err_msg=name)
@@ -132,19 +132,23 @@ def test_episodes_in_a_kernel_are_the_plain_ones(name, lanes):
     """Two of three agents are honest; the other one acts at random."""
     environment = jb.make_environment(name)
     policy = jb.mlp_policy(environment, hidden=(4, 4))
-    keys = jax.random.split(jax.random.key(3), 3)
-    theta = jax.vmap(policy.init)(keys)
     uniform = jb.Interference(act=environment.actions.uniform_action)
+
+    @jax.jit
+    def start(key):
+        keys = jax.random.split(key, 3)
+        return jax.vmap(policy.init)(keys), keys
 
     def run(theta, keys):
         return collect(environment, policy, theta, keys, lanes, 20, uniform, jnp.arange(3) == 1)
 
-    with trace_for("plain"):
-        assert kernels_in(run, theta, keys) == 0
-        expected = jax.jit(untraced(run))(theta, keys)
-    with trace_for("kernels"):
-        assert kernels_in(run, theta, keys) > 0
-        got = jax.jit(untraced(run))(theta, keys)
+    inputs, results = start(jax.random.key(3)), []
+    for platform in ("plain", "kernels"):
+        with trace_for(platform):
+            program = jax.jit(untraced(run)).trace(*inputs)
+            assert ("pallas_call" in str(program.jaxpr)) == (platform == "kernels")
+            results.append(program.lower().compile()(*inputs))
+    expected, got = results
     for field in Episodes._fields:
         a, b = getattr(got, field), getattr(expected, field)
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -155,9 +159,12 @@ def test_an_environment_that_draws_random_numbers_in_its_step_has_no_kernel():
     """The torque noise of Acrobot needs a random number generator, which kernels do not have."""
     environment = jb.make_environment("Acrobot-v1")
     policy = jb.mlp_policy(environment)
-    keys = jax.random.split(jax.random.key(0), 2)
+
+    def run(key):
+        return collect(environment, policy, jnp.zeros((2, policy.size)), jax.random.split(key, 2), 4, 8)
+
     with trace_for("kernels"):
-        assert kernels_in(lambda k: collect(environment, policy, jax.vmap(policy.init)(k), k, 4, 8), keys) == 0
+        assert kernels_in(run, jax.random.key(0)) == 0
 
 
 def test_steps_that_a_kernel_cannot_run_are_recognised():
@@ -183,7 +190,9 @@ def test_steps_that_a_kernel_cannot_run_are_recognised():
 def test_a_chunk_is_one_cuda_kernel(environment):
     environment = jb.make_environment(environment)
     policy = jb.mlp_policy(environment)
-    keys = jax.random.split(jax.random.key(0), 13)
+
+    def run(key):
+        return collect(environment, policy, jnp.zeros((13, policy.size)), jax.random.split(key, 13), 50, 500)
+
     with trace_for("kernels", only_lowered=True):
-        run = lambda k: collect(environment, policy, jax.vmap(policy.init)(k), k, 50, 500)  # noqa: E731
-        assert cuda_kernels_in(run, keys) == 1
+        assert cuda_kernels_in(run, jax.random.key(0)) == 1

@@ -16,15 +16,17 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxbyz.accelerate.lane_steps import update_lanes
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.accelerate.trigonometry import cos_sin
-from jaxbyz.environments import rendering
+from jaxbyz.environments import make_environment, rendering
 from jaxbyz.environments.lunar_lander import environment as lunar_lander
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander import pilot as heuristic
 from jaxbyz.environments.lunar_lander.engines import thrust
+from jaxbyz.policies import mlp_policy
+from jaxbyz.sampling.rollout import collect
 
 DATA = pathlib.Path(__file__).parent / "data"
 LANDED, CRASHED, OUT = 0, 1, 2
-KINDS = {"heights": jnp.float32, "force": jnp.float32, "wind": jnp.int32}
+KINDS = {"heights": np.float32, "force": np.float32, "wind": np.int32}
 DISCRETE = ("heuristic", "random", "noop", "lateral", "wind")
 
 
@@ -58,18 +60,18 @@ def initial_states(data, params):
         state = lunar_lander.initial_state(params, heights, force, wind[0], wind[1])
         return state, lunar_lander.observe(params, state)
 
-    return start(params, *(jnp.asarray(data[key], kind) for key, kind in KINDS.items()))
+    return start(params, *(data[key].astype(kind) for key, kind in KINDS.items()))
 
 
 def parameters(data):
     """Return environment parameters with one entry per episode."""
     lanes = len(data["length"])
     return lunar_lander.EnvParams(
-        gravity=jnp.full(lanes, -10.0),
-        enable_wind=jnp.asarray(data["name"] == "wind"),
-        wind_power=jnp.full(lanes, 15.0),
-        turbulence_power=jnp.full(lanes, 1.5),
-        max_steps_in_episode=jnp.full(lanes, 1000),
+        gravity=np.full(lanes, -10.0, np.float32),
+        enable_wind=data["name"] == "wind",
+        wind_power=np.full(lanes, 15.0, np.float32),
+        turbulence_power=np.full(lanes, 1.5, np.float32),
+        max_steps_in_episode=np.full(lanes, 1000),
     )
 
 
@@ -90,9 +92,9 @@ def flown():
     data = recorded(DISCRETE)
     params = parameters(data)
     state, first = initial_states(data, params)
-    actions = jnp.asarray(data["action"].astype(np.int32)).T
-    out = replayed(params, state, actions, jnp.asarray(data["draws"]).swapaxes(0, 1))
-    return data, np.asarray(first), jax.tree.map(np.asarray, out)
+    actions = data["action"].astype(np.int32).T
+    out = replayed(params, state, actions, data["draws"].swapaxes(0, 1))
+    return data, np.asarray(first), jax.device_get(out)
 
 
 def errors(data, first, obs):
@@ -167,8 +169,8 @@ def test_flag_reads_zero_while_a_leg_touches(flown):
     ],
 )
 def test_flag_rule(flag, before, now, after):
-    arrays = jnp.array(flag), jnp.array(before), jnp.array(now)
-    assert bool(physics.updated_flag(*arrays)) is after
+    arrays = np.array(flag), np.array(before), np.array(now)
+    assert bool(jax.jit(physics.updated_flag)(*arrays)) is after
 
 
 def test_sleep_after_exactly_25_still_steps(flown):
@@ -241,7 +243,7 @@ def test_continuous_matches_box2d_and_nan_is_off():
     ],
 )
 def test_engine_rule(action, wanted):
-    main, side, direction = thrust(jnp.asarray(action))
+    main, side, direction = jax.device_get(jax.jit(thrust)(np.asarray(action)))
     np.testing.assert_allclose((main, side * direction), wanted, rtol=1e-6)
 
 
@@ -258,20 +260,20 @@ def test_terrain_and_wind_formulas():
     raw = heights.copy()
     raw[3:8] = 10 / 3
     wanted = [0.33 * (raw[i - 1] + raw[i] + raw[i + 1]) for i in range(11)]
-    np.testing.assert_allclose(lunar_lander.terrain(jnp.asarray(heights)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(lunar_lander.terrain)(heights), wanted, rtol=1e-6)
     index = np.array([-9999, -1, 0, 17, 500, 9998])
     wanted = np.tanh(np.sin(0.02 * index) + np.sin(np.pi * 0.01 * index))
-    np.testing.assert_allclose(lunar_lander.gust(jnp.asarray(index)), wanted, atol=3e-4)
+    np.testing.assert_allclose(jax.jit(lunar_lander.gust)(index), wanted, atol=3e-4)
 
 
 def test_the_pilot_agrees_with_gymnasium():
     data = recorded(("heuristic",))
     inside = np.arange(data["action"].shape[1]) < data["length"][:, None]
-    actions = jax.jit(jax.vmap(heuristic.pilot))(jnp.asarray(data["obs"][:, :-1][inside]))
+    actions = jax.jit(jax.vmap(heuristic.pilot))(data["obs"][:, :-1][inside])
     assert np.mean(np.asarray(actions) == data["action"][inside]) > 0.999
     data = recorded(("continuous",))
     inside = np.arange(data["action"].shape[1]) < data["length"][:, None]
-    actions = jax.jit(jax.vmap(heuristic.continuous_pilot))(jnp.asarray(data["obs"][:, :-1][inside]))
+    actions = jax.jit(jax.vmap(heuristic.continuous_pilot))(data["obs"][:, :-1][inside])
     np.testing.assert_allclose(actions, data["action"][inside], atol=1e-5)
 
 
@@ -294,10 +296,10 @@ def test_gymnax_interface_shapes(cls):
     """Shapes of gymnax's own jitted reset and step under two vmaps; nothing is compiled."""
     env = cls()
     params = env.default_params
-    keys = jax.random.split(jax.random.key(0), (2, 3))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, 3)))
     twice = lambda f, axes: jax.vmap(jax.vmap(f, axes), axes)  # noqa: E731
     obs, state = jax.eval_shape(twice(env.reset, (0, None)), keys, params)
-    action = jnp.zeros((2, 3, *env.action_space(params).shape), jnp.float32 if env.continuous else jnp.int32)
+    action = np.zeros((2, 3, *env.action_space(params).shape), np.float32 if env.continuous else np.int32)
     out = jax.eval_shape(twice(env.step, (0, 0, 0, None)), keys, state, action, params)
     assert obs.shape == out[0].shape == (2, 3, 8)
     assert obs.dtype == out[0].dtype == jnp.float32
@@ -306,10 +308,29 @@ def test_gymnax_interface_shapes(cls):
     assert isinstance(env, gymnax.environments.environment.Environment)
 
 
+@pytest.mark.parametrize("name", ["LunarLander-v3", "LunarLanderContinuous-v3"])
+def test_a_rollout_can_be_traced(name):
+    """Shapes only, of as many landers as in the test above, so that the physics need not be traced again."""
+    environment = make_environment(name)
+
+    def run():
+        policy = mlp_policy(environment, (4,))
+        return collect(environment, policy, jnp.zeros((2, policy.size)), jax.random.split(jax.random.key(0), 2), 3, 40)
+
+    shapes = jax.eval_shape(run)
+    assert shapes.rewards.shape[1::2] == (2, 3) and shapes.rewards.dtype == jnp.float32
+    assert shapes.observations.shape[2] == environment.observation_size == 8 and environment.limit == 1000
+
+
 def test_reset_draws_what_gymnasium_draws():
     env = lunar_lander.LunarLander()
-    keys = jax.random.split(jax.random.key(1), 500)
-    obs, state = jax.jit(jax.vmap(env.reset_env, (0, None)))(keys, env.default_params)
+
+    @jax.jit
+    def reset():
+        keys = jax.random.split(jax.random.key(1), 500)
+        return jax.vmap(env.reset_env, (0, None))(keys, env.default_params)
+
+    obs, state = reset()
     terrain = np.asarray(state.world.terrain)
     np.testing.assert_allclose(terrain[:, 4:7], 3.3, rtol=1e-6)
     assert (terrain >= 0).all() and (terrain <= 0.33 * 20).all()
@@ -359,22 +380,32 @@ def test_lanes_do_not_depend_on_batching(moment):
         np.testing.assert_allclose(a, d, atol=1e-4)
 
 
+def halve_until_small(x, flags):
+    x = jax.lax.while_loop(lambda x: (jnp.abs(x) > 1).any(), lambda x: jnp.where(jnp.abs(x) > 1, x / 2, x), x)
+    return {"x": x, "count": (flags.sum(axis=0) * 3).astype(jnp.int32), "any": flags.any(axis=0)}
+
+
+@functools.cache
+def lane_update(group, platform):
+    """`update_lanes` as a program for a platform."""
+
+    @jax.jit
+    def run(masks, default, x, flags):
+        with trace_for(platform):
+            return update_lanes(halve_until_small, masks, group, default, x, flags)
+
+    return run
+
+
 @pytest.mark.parametrize(("lanes", "group"), [(21, 4), (3, 8), (1, 1)])
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_updating_lanes_in_groups_agrees_with_the_plain_version(lanes, group, share):
-    def halve_until_small(x, flags):
-        x = jax.lax.while_loop(lambda x: (jnp.abs(x) > 1).any(), lambda x: jnp.where(jnp.abs(x) > 1, x / 2, x), x)
-        return {"x": x, "count": (flags.sum(axis=0) * 3).astype(jnp.int32), "any": flags.any(axis=0)}
-
-    keys = jax.random.split(jax.random.key(lanes), 4)
-    x, flags = 9 * jax.random.normal(keys[0], (2, 3, lanes)), jax.random.bernoulli(keys[1], 0.5, (2, lanes))
-    default = {"x": x, "count": jnp.arange(lanes), "any": jnp.zeros(lanes, bool)}
-    selected, first = jax.random.bernoulli(keys[2], share, (lanes,)), jax.random.bernoulli(keys[3], 0.5, (lanes,))
-    results = []
-    for platform in ("plain", "cpu", "gpu"):
-        with trace_for(platform):
-            masks = [selected & first, selected & ~first]
-            results.append(jax.jit(lambda m: update_lanes(halve_until_small, m, group, default, x, flags))(masks))
+    rng = np.random.default_rng(lanes)
+    x, flags = 9 * rng.normal(size=(2, 3, lanes)).astype(np.float32), rng.random((2, lanes)) < 0.5
+    default = {"x": x, "count": np.arange(lanes, dtype=np.int32), "any": np.zeros(lanes, bool)}
+    selected, first = rng.random(lanes) < share, rng.random(lanes) < 0.5
+    masks = [selected & first, selected & ~first]
+    results = [lane_update(group, platform)(masks, default, x, flags) for platform in ("plain", "cpu", "gpu")]
     for a, b, c in zip(*map(jax.tree.leaves, results), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
@@ -392,7 +423,7 @@ def placeholder_state():
 def test_action_outside_the_space(action, placeholder_state):
     env, state = lunar_lander.LunarLander(), placeholder_state
     with pytest.raises(ValueError, match=rf"action={action} is not one of LunarLander's actions 0, 1, 2, 3"):
-        lunar_lander.transition(env.default_params, state, action, jnp.zeros(2))
+        lunar_lander.transition(env.default_params, state, action, np.zeros(2))
     with pytest.raises(ValueError, match="action="):
         env.step_env(jax.random.key(0), state, action, env.default_params)
 
@@ -400,9 +431,9 @@ def test_action_outside_the_space(action, placeholder_state):
 def test_bad_continuous_actions(placeholder_state):
     params, state = lunar_lander.EnvParams(), placeholder_state
     with pytest.raises(ValueError, match="NaN"):
-        lunar_lander.transition(params, state, np.array([np.nan, 0.0]), jnp.zeros(2))
+        lunar_lander.transition(params, state, np.array([np.nan, 0.0]), np.zeros(2))
     with pytest.raises(ValueError, match=r"shape \(3,\)"):
-        lunar_lander.transition(params, state, np.zeros(3), jnp.zeros(2))
+        lunar_lander.transition(params, state, np.zeros(3), np.zeros(2))
     with pytest.raises(ValueError, match="takes two floats"):
         lunar_lander.LunarLanderContinuous().step_env(jax.random.key(0), state, 2, params)
     with pytest.raises(ValueError, match="takes one integer"):
@@ -419,7 +450,7 @@ def test_horizon_must_be_positive(horizon):
 @pytest.mark.parametrize("gravity", [-12.0, 0.0, 9.81])
 def test_gravity_is_bounded(gravity):
     with pytest.raises(ValueError, match=f"gravity={gravity}"):
-        lunar_lander.initial_state(lunar_lander.EnvParams(gravity=gravity), jnp.zeros(12), jnp.zeros(2))
+        lunar_lander.initial_state(lunar_lander.EnvParams(gravity=gravity), np.zeros(12), np.zeros(2))
 
 
 def test_drawing_a_lander(flown, tmp_path):
@@ -445,7 +476,7 @@ def test_drawing_a_lander(flown, tmp_path):
 
 def test_drawing_a_cart(tmp_path):
     env, params = gymnax.make("CartPole-v1")
-    _, state = env.reset_env(jax.random.key(0), params)
+    _, state = jax.device_get(jax.jit(env.reset_env)(jax.random.key(0), params))
     upright = jax.tree.map(lambda a: np.stack([a, a]), state.replace(theta=np.zeros(()), time=0))
     tilted = upright.replace(theta=np.full(2, 0.2))
     first, second = (rendering.draw_frames("CartPole-v1", params, s, 100, [0, 1]) for s in (upright, tilted))

@@ -1,17 +1,25 @@
-"""Checks for every registered rule: a new rule is covered as soon as it is registered."""
+"""Checks for every registered rule: a new rule is covered as soon as it is registered.
 
-from functools import cache
+One compiled program per rule serves all checks of its contract and of what the mathematics promises of it.
+"""
 
+from functools import cache, partial
+from itertools import combinations
+
+import hypothesis.extra.numpy as arrays
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
+import jaxbyz as jb
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import agreements
 from jaxbyz.rules import Receiver, aggregators, chain, check_rule, pre_aggregators
 
-K, D = 9, 6
+K, D, F = 9, 3, 2
 KINDS = {"aggregator": aggregators, "pre-aggregator": pre_aggregators, "agreement": agreements}
 ALL = [(kind, entry.name) for kind, registry in KINDS.items() for entry in registry if entry.name != "none"]
 ALL.remove(("agreement", "committees"))  # a rule of this table, for as many messages as a committee has members
@@ -33,7 +41,7 @@ def strict():
 
 def build(kind, name, agents=K, f=None):
     entry = KINDS[kind][name]
-    f = min(2, entry.most(agents)) if f is None else f
+    f = min(F, entry.most(agents)) if f is None else f
     return entry.build(agents, f, **OPTIONS.get(name, {})), f
 
 
@@ -143,13 +151,12 @@ def test_vmap_float64_and_gradients(kind, name):
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(0), len(batch))
         call = jax.jit(jax.vmap(jax.grad(total, argnums=1, has_aux=True)))
-        gradients, rows = call(keys, jnp.asarray(batch, jnp.float64))
-        assert rows.dtype == jnp.float64
-        gradients = np.asarray(gradients)
+        gradients, rows = map(np.asarray, call(keys, batch.astype(np.float64)))
+    assert rows.dtype == np.float64
     assert np.isfinite(gradients[:-1]).all() and np.abs(gradients[0]).max() > 0
     assert name == "mean" or np.isfinite(gradients[-1, f:]).all()
     if name != "bucketing":  # its key draws another permutation in the other precision
-        for x, row in zip(batch[:2], np.asarray(rows), strict=False):
+        for x, row in zip(batch[:2], rows, strict=False):
             np.testing.assert_allclose(row, apply(kind, name, x, index=K - 1).rows, rtol=2e-4, atol=2e-5)
 
 
@@ -163,11 +170,28 @@ def check_equal_and_duplicate_messages(kind, name):
     assert np.isfinite(apply(kind, name, twins).rows).all()
 
 
+@cache
+def rows_of_one_or_two_agents():
+    """Return what every rule makes of the messages of one and of two agents; one program computes all of it."""
+    rules = {(*rule, agents): build(*rule, agents, f=0)[0] for rule in ALL for agents in (1, 2)}
+
+    def every(key, messages):
+        return {
+            (kind, name, agents): rule.apply(
+                key, messages[agents], Receiver(messages[agents][0], jnp.int32(0)), rule.init(agents, 1)
+            ).rows
+            for (kind, name, agents), rule in rules.items()
+        }
+
+    found = jax.jit(every)(jax.random.key(0), {agents: draw(10, agents, 1) for agents in (1, 2)})
+    return jax.tree.map(np.asarray, found)
+
+
 @table
 @pytest.mark.parametrize("agents", [1, 2])
 def test_one_or_two_agents_one_parameter(kind, name, agents):
     x = draw(10, agents, 1)
-    rows, _, _ = apply(kind, name, x, f=0)
+    rows = rows_of_one_or_two_agents()[kind, name, agents]
     if name == "clipping":
         x = np.clip(x, -2, 2)
     elif name == "signguard":
@@ -175,6 +199,148 @@ def test_one_or_two_agents_one_parameter(kind, name, agents):
     assert x.min() - 1e-5 <= rows.min() and rows.max() <= x.max() + 1e-5
     if len(rows) == 1 and name not in ("signguard", "dnc", "fltrust"):
         np.testing.assert_allclose(rows[0], x.mean(axis=0), rtol=1e-5)  # f = 0: all messages have the same weight
+
+
+numbers = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
+vectors = arrays.arrays(np.float32, (K, D), elements=numbers)
+far = arrays.arrays(np.float32, (F, D), elements=st.floats(-(2.0**40), 2.0**40, width=32, allow_subnormal=False))
+few = settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
+
+MOVES = [
+    "mean",
+    "krum",
+    "rfa",
+    "mda",
+    "monna",
+    "median",
+    "trimmed-mean",
+    "meamed",
+    "multi-krum",
+    "bulyan",
+    "caf",
+    "smea",
+]
+RECOVERS = [name for name in MOVES if name != "mean"]
+# The largest distance of the result from the honest mean, in units of the largest honest distance from it.
+BOUNDED = dict.fromkeys(["krum", "mda", "monna", "multi-krum", "smea", "caf"], 3.0)
+BOUNDED |= dict.fromkeys(["rfa", "meamed", "bulyan"], 2.0) | dict.fromkeys(["median", "trimmed-mean"], D**0.5)
+
+
+def aggregate(name, messages, index=K - 1):
+    return apply("aggregator", name, messages, index=index).rows[0]
+
+
+def separated(x):
+    """Whether no two messages and no two distances are so nearly equal that rounding decides between them."""
+    gaps = np.sort(((x[:, None] - x[None]) ** 2).sum(axis=2)[np.triu_indices(K, 1)])
+    return gaps[0] > 1e-2 and np.all(np.diff(gaps) > 1e-3 * gaps[1:])
+
+
+spread = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(0, 3, (K, D)).astype(np.float32))
+INPUTS = {
+    "order": {"x": spread.filter(separated), "order": st.permutations(range(K))},
+    "shift": {"x": spread.filter(separated), "shift": arrays.arrays(np.float32, D, elements=st.integers(-64, 64))},
+    "agreed": {"value": arrays.arrays(np.float32, D, elements=numbers), "lies": far},
+    "scattered": {"x": vectors, "lies": far, "scale": st.sampled_from([1e-6, 1.0, 1e6])},
+}
+
+
+@cache
+def examples(kind):
+    """Draw inputs once, for all rules."""
+    found = []
+
+    @few
+    @given(**INPUTS[kind])
+    def remember(**example):
+        found.append(example)
+
+    remember()
+    assert len(found) == few.max_examples
+    return found
+
+
+def check_order_does_not_matter(name, x, order):
+    order = np.array(order)
+    here = aggregate(name, x, index=0)
+    there = aggregate(name, x[order], index=int(np.argwhere(order == 0)[0, 0]))
+    np.testing.assert_allclose(there, here, rtol=2e-3, atol=2e-3)
+
+
+def check_moves_with_its_messages(name, x, shift):
+    np.testing.assert_allclose(aggregate(name, x + shift), aggregate(name, x) + shift, rtol=1e-3, atol=2e-3)
+
+
+def check_recovers_what_all_honest_say(name, value, lies):
+    f = min(F, aggregators[name].most(K))
+    x = np.concatenate([lies[:f], np.repeat(value[None], K - f, axis=0)])
+    np.testing.assert_allclose(aggregate(name, x), value, rtol=1e-4, atol=1e-4 * (1 + np.abs(value).max()))
+
+
+def check_error_is_bounded_by_the_honest_spread(name, x, lies, scale):
+    f = min(F, aggregators[name].most(K))
+    x = np.concatenate([lies[:f] * scale, x[f:]])
+    honest = x[f:].astype(np.float64)
+    centre = honest.mean(axis=0)
+    radius = np.linalg.norm(honest - centre, axis=1).max()
+    error = np.linalg.norm(aggregate(name, x) - centre)
+    assert error <= BOUNDED[name] * radius + 1e-4 * (1 + np.abs(centre).max())
+
+
+def check_stays_finite_if_no_message_or_not_the_own_one_is_usable(aggregate):
+    x = np.random.default_rng(0).normal(size=(K, D)).astype(np.float32)
+    own_lost = np.where(np.arange(K)[:, None] == 0, np.nan, x)
+    for messages in (np.full_like(x, np.nan), np.full_like(x, np.inf), own_lost):
+        assert np.isfinite(aggregate(messages)).all()
+
+
+def test_a_pair_that_is_fedpg_brs_whole_crowd_shares_the_middle():
+    """Two messages, each the other's farthest of a majority, are equally near to their mean."""
+    x = np.random.default_rng(124009).normal(0, 3, (K, D)).astype(np.float32)
+    order = np.array([0, 1, 2, 3, 4, 6, 7, 8, 5])
+    np.testing.assert_allclose(aggregate("fedpg-br", x[order], index=0), aggregate("fedpg-br", x, index=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", aggregators.names())
+def test_promises(name):
+    """What the mathematics promises of a rule, on inputs generated by hypothesis."""
+    for names, check, kind in (
+        (aggregators.names(), check_order_does_not_matter, "order"),
+        (MOVES, check_moves_with_its_messages, "shift"),
+        (RECOVERS, check_recovers_what_all_honest_say, "agreed"),
+        (BOUNDED, check_error_is_bounded_by_the_honest_spread, "scattered"),
+    ):
+        for example in examples(kind) if name in names else []:
+            check(name, **example)
+    if name != "mean":
+        check_stays_finite_if_no_message_or_not_the_own_one_is_usable(partial(aggregate, name, index=0))
+
+
+@pytest.mark.slow
+def test_signguard_with_few_coordinates_stays_finite():
+    check_stays_finite_if_no_message_or_not_the_own_one_is_usable(
+        lambda messages: jb.aggregate("signguard", jax.random.key(0), messages, byzantine=1)
+    )
+
+
+def test_smea_is_exact():
+    clouds = np.random.default_rng(4).normal(size=(6, K, D)).astype(np.float32)
+    clouds[1, :F] += 50
+    clouds[2, 0], clouds[2, 4] = np.nan, np.inf
+    for x in clouds:
+        subsets = [s for s in map(list, combinations(range(K), K - F)) if np.isfinite(x[s]).all()]
+        best = min(subsets, key=lambda s: np.linalg.eigvalsh(np.cov(x[s].T.astype(np.float64), bias=True))[-1])
+        np.testing.assert_allclose(aggregate("smea", x), x[best].mean(axis=0), rtol=1e-4, atol=1e-5)
+
+
+def test_smea_does_not_depend_on_the_scale():
+    for seed in range(12):
+        x = np.random.default_rng(seed).standard_normal((K, D))
+        x[:F] *= 3
+        scaled = ((scale * x).astype(np.float32) for scale in (1.0, 1e-12, 1e-9, 1e10, 1e14))
+        plain, *others = (apply("aggregator", "smea", messages).shares for messages in scaled)
+        for other in others:
+            np.testing.assert_array_equal(plain, other)
 
 
 @table
@@ -188,9 +354,9 @@ def test_limit_and_summary(kind, name):
 def test_chain_multiplies_shares():
     rule = chain(pre_aggregators["bucketing"].build(K, 2, size=2), pre_aggregators["nnm"].build(5, 1),
                  aggregators["multi-krum"].build(5, 1))  # fmt: skip
-    x = jnp.asarray(draw(11))
-    call = jax.jit(lambda key: rule.apply(key, x, Receiver(x[0], jnp.int32(0)), rule.init(K, D)))
-    rows, shares, _ = call(jax.random.key(1))
+    x = draw(11)
+    call = jax.jit(lambda key, x: rule.apply(key, x, Receiver(x[0], jnp.int32(0)), rule.init(K, D)))
+    rows, shares, _ = call(jax.random.key(1), x)
     assert rule.random and not rule.personal and rows.shape == (1, D) and shares.shape == (1, K)
     np.testing.assert_allclose(rows, shares @ x, rtol=1e-4, atol=1e-5)
 
@@ -208,12 +374,19 @@ def test_bucketing_is_uniform():
 
 def test_centered_clipping_remembers():
     rule = aggregators["centered-clipping"].build(K, 2, radius=0.5)
-    x = jnp.asarray(np.repeat(draw(12)[:1], K, axis=0)).at[:2].set(50.0)
-    state, step = rule.init(K, D), jax.jit(lambda v: rule.apply(jax.random.key(0), x, Receiver(x[3], jnp.int32(3)), v))
+    x = np.repeat(draw(12)[:1], K, axis=0)
+    x[:2] = 50.0
+
+    @jax.jit
+    def step(x, state):
+        return rule.apply(jax.random.key(0), x, Receiver(x[3], jnp.int32(3)), state)
+
+    state = rule.init(K, D)
     for _ in range(60):
-        rows, _, state = step(state)
-    np.testing.assert_array_equal(rows[0], state)
-    assert np.linalg.norm(rows[0] - x[3]) < 0.5 * 2 / 7 + 0.01  # where the pulls of two and of seven balance
+        rows, _, state = step(x, state)
+    (row,) = np.asarray(rows)
+    np.testing.assert_array_equal(row, state)
+    assert np.linalg.norm(row - x[3]) < 0.5 * 2 / 7 + 0.01  # where the pulls of two and of seven balance
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def fragile(monkeypatch):
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add("fragile", factory, "DecByzPG whose second seed becomes NaN")
     monkeypatch.setattr(run_module, "SEGMENT", 4)
-    return resolve(**{**TINY, "algorithm": "fragile", "trajectories": 40, "p": 1.0, "baseline": "none", "eta_end": None})
+    options = {"algorithm": "fragile", "trajectories": 40, "p": 1.0, "baseline": "none", "eta_end": None}
+    return resolve(**{**TINY, **options})
 
 
 def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys):
