@@ -220,6 +220,7 @@ def test_small_batch_uses_the_previous_parameters_and_estimate():
     np.testing.assert_allclose(second.estimate, expected.estimate, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_realized_equals_aggregated_under_plain_ascent_without_agreement():
     """(θ_t − θ_{t−1})/η is v_{t−1} when θ_t = θ_{t−1} + η v_{t−1}."""
     page = PAGE._replace(eta=1e-3)

@@ -150,7 +150,7 @@ def test_the_trace_repeats_the_run(runs):
 
 
 def test_the_trace_has_the_forged_messages(tmp_path, runs):
-    trace = trace_run(runs[1].config, iterations=2)
+    trace = trace_run(replace(runs[1].config, p=1.0), iterations=2)
     byzantine = trace.byzantine[0]
     assert np.abs(trace.sent[:, :, byzantine]).max() > 100  # LargeNoise
     np.testing.assert_array_equal(trace.sent[:, :, ~byzantine], trace.parameters[:, :, ~byzantine])

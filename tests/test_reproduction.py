@@ -73,7 +73,7 @@ def test_claims_hold_and_fail_with_the_curves():
 
 
 def test_results_are_kept_and_joined(tmp_path, capsys):
-    out = ["--out", str(tmp_path), "--only", "cartpole-decbyzpg-k5"]
+    out = ["--out", str(tmp_path), "--only", "cartpole-page-pg"]
     assert main(["reproduce", "speedup", *TINY, *out]) == 0
     (file,) = (tmp_path / "steady").glob("*.json")
     before = file.stat().st_mtime_ns
@@ -84,7 +84,7 @@ def test_results_are_kept_and_joined(tmp_path, capsys):
     data = json.loads(file.read_text())
     data["config"]["seed"] = 2
     (tmp_path / "steady" / "other.json").write_text(json.dumps(data))
-    result = load_results(tmp_path / "steady")["cartpole-decbyzpg-k5"]
+    result = load_results(tmp_path / "steady")["cartpole-page-pg"]
     assert result.seeds == [0, 1, 2, 3] and result.returns.shape == (4, len(result.trajectories))
     data["config"]["eta"] = 1.0
     (tmp_path / "steady" / "wrong.json").write_text(json.dumps(data))
@@ -92,7 +92,7 @@ def test_results_are_kept_and_joined(tmp_path, capsys):
         load_results(tmp_path / "steady")
     (tmp_path / "steady" / "wrong.json").unlink()
     table = (tmp_path / "table-steady.md").read_text()
-    assert "| DecByzPG (K=5) | 2 |" in table and "| –: curves missing | yes: " in table
+    assert "| PAGE-PG (K=1) | 2 |" in table and "| –: curves missing | yes: " in table
     # Other options in the same folder are refused, and nothing is overwritten.
     capsys.readouterr()
     assert main(["reproduce", "speedup", *TINY[2:], "--trajectories", "9", *out]) == 2

@@ -141,6 +141,7 @@ def test_mean_ratio_against_numpy():
     np.testing.assert_allclose(np.asarray(found)[0], np.mean(ratios), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_inner_loop_of_fedpg_br_ends_early_until_the_next_large_batch(monkeypatch):
     """The server waits: no step, no trajectories. A window that nothing leaves changes no number."""
     page = PAGE._replace(estimator=WHITENED)
