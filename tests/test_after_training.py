@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     write_start(out, CONFIG)
     metrics = made_metrics(CONFIG, iterations=3)
     metrics["byzantine"][..., -1] = True
-    chance, shape = np.random.default_rng(1), (CONFIG.seeds, CONFIG.agents, jb.build(CONFIG).policy.size)
+    chance, shape = np.random.default_rng(1), (CONFIG.seeds, CONFIG.agents, policy_of(CONFIG).size)
     policies = {name: chance.normal(size=shape).astype(np.float32) for name in ("last", "sampled", "best")}
     write_results(out, metrics, policies)
     return out

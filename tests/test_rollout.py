@@ -116,10 +116,6 @@ def sampled_without_interference() -> Episodes:
     return jax.device_get(run(*keys_and_parameters("CartPole-v1", (16, 16)), np.zeros(0, bool), False))
 
 
-def lengths_of(episodes: Episodes) -> np.ndarray:
-    return np.asarray(episodes.alive).sum(axis=(0, 2))
-
-
 def test_same_keys_same_bits_and_agents_do_not_see_each_other():
     """Agents in reverse order have the same episodes in reverse order, except the first one, which is replaced."""
     one = sampled_without_interference()
@@ -134,8 +130,9 @@ def test_same_keys_same_bits_and_agents_do_not_see_each_other():
         axis = 0 if field in ("terminated", "final_observations") else 1
         before, after = np.moveaxis(getattr(one, field), axis, 0), np.moveaxis(getattr(other, field), axis, 0)
         np.testing.assert_array_equal(after[:-1], before[order[:-1]])
-    assert not np.array_equal(lengths_of(other)[-1], lengths_of(one)[0])
-    assert len(np.unique(lengths_of(one))) > 3
+    lengths = np.asarray(one.lengths)
+    assert not np.array_equal(np.asarray(other.lengths)[-1], lengths[0])
+    assert len(np.unique(lengths)) > 3
 
 
 def test_uniform_interference_touches_masked_agents_only():
@@ -146,8 +143,9 @@ def test_uniform_interference_touches_masked_agents_only():
     alive, actions = episodes.alive, episodes.actions
     assert np.all(actions[:, mask][alive[:, mask]] == 1)
     assert 0 < actions[:, ~mask][alive[:, ~mask]].mean() < 1
-    np.testing.assert_array_equal(lengths_of(clean)[~mask], lengths_of(episodes)[~mask])
-    assert not np.array_equal(lengths_of(clean)[mask], lengths_of(episodes)[mask])
+    before, after = np.asarray(clean.lengths), np.asarray(episodes.lengths)
+    np.testing.assert_array_equal(before[~mask], after[~mask])
+    assert not np.array_equal(before[mask], after[mask])
 
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", pytest.param("MountainCarContinuous-v0", marks=pytest.mark.slow)])
@@ -163,7 +161,7 @@ def test_continuous_actions_and_their_log_probabilities(name):
         return episodes, policy.apply(policy.unravel(theta[0]), steps)
 
     episodes, distribution = jax.device_get(run())
-    assert np.all(lengths_of(episodes) == 20)
+    assert np.all(np.asarray(episodes.lengths) == 20)
     mean, log_std = np.asarray(distribution, np.float64)
     action = np.asarray(episodes.actions[0, 0, 0], np.float64).ravel()
     expected = -0.5 * ((action - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)

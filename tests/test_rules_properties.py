@@ -35,13 +35,8 @@ def test_mda_is_exact_for_every_f(n):
     check_mda(n, range((n + 1) // 2, n))
 
 
-BY_BOTH = (
-    (5, 2),
-    (5, 3),
-    (8, 3),
-    (10, 2),
-    (10, 3),
-)  # numbers of points and of those left out, for both kinds of search
+# Numbers of points, and of those left out, for which both kinds of search are checked.
+BY_BOTH = {(5, 2), (5, 3), (8, 3), (10, 2), (10, 3)}
 
 
 @cache
