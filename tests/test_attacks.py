@@ -13,6 +13,8 @@ import pytest
 from jaxbyz.attacks import Attack, View, attacks, from_function, gradient_found, honest_mean, rule_output
 from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import mirrored_for_half
+from jaxbyz.attacks.gradient_found import WIDE
+from jaxbyz.attacks.gradient_found_starts import families_of_starts, vectors_that_span_the_starts
 from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import diameter
@@ -242,6 +244,54 @@ def test_gradient_found_turns_the_mean_around() -> None:
     mean = honest.mean(0)
     best = mean - 3.0 * spread * mean / np.linalg.norm(mean)
     np.testing.assert_allclose(forged, np.tile(best, (F, 1)), atol=0.05)
+
+
+def forged_in_a_subspace(x: np.ndarray, mask: np.ndarray, **options: float) -> dict[str, np.ndarray]:
+    """The damage that is done to CAF by searching in all D dimensions and in the subspace, and by their best starts."""
+    rule = aggregators["caf"].build(len(x), mask.sum())
+
+    @jax.jit
+    def damages(key: jax.Array, x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
+        view = omniscient_view(key, rule, (), x, Adversary(mask))
+        done = {}
+        for steps in (0, 20):
+            forge = gradient_found(on="gradients", steps=steps, restarts=4, **options).gradients
+            for where, seen in (("everywhere", view._replace(rotates=False)), ("in the subspace", view)):
+                sent = received(key, seen, forge, jnp.int32(0), restore_own=False)
+                done[f"{where}, {steps} steps"] = jnp.linalg.norm(view.rule(sent) - honest_mean(x, mask))
+        return done
+
+    return {name: np.asarray(values) for name, values in damages(jax.random.key(5), x, mask).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("options", [{}, {"reach": 2.0}], ids=["anywhere", "within reach"])
+def test_long_messages_are_forged_in_a_subspace(seed: int, options: dict[str, float]) -> None:
+    """The starts do the same damage there, and the search finds at least 95 % of what it finds in all D dimensions."""
+    done = forged_in_a_subspace(messages(seed, 13, WIDE), np.arange(13) % 4 == 1, **options)
+    np.testing.assert_allclose(done["in the subspace, 0 steps"], done["everywhere, 0 steps"], rtol=1e-4)
+    assert done["in the subspace, 20 steps"] >= done["in the subspace, 0 steps"]
+    assert done["in the subspace, 20 steps"] >= 0.95 * done["everywhere, 20 steps"]
+
+
+def test_the_subspace_holds_every_start() -> None:
+    """Every message and every start is a combination of the vectors that span the subspace."""
+    key, x, mask = jax.random.key(3), messages(2, K, 64), MASKS["first"]
+
+    @jax.jit
+    def spanned(x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        view = View(x, mask, median, (), jnp.int32(0))
+        families = families_of_starts(key, view, huge=True)
+        rows = jnp.concatenate([x, *(family.reshape(-1, x.shape[1]) for family in families)])
+        return vectors_that_span_the_starts(key, view), rows
+
+    vectors, rows = (np.asarray(array, np.float64) for array in spanned(x))
+    rows = rows[np.linalg.norm(rows, axis=1) > 0]
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    basis = np.linalg.qr(vectors.T)[0]
+    assert vectors.shape == (3 * K + 4, 64)
+    np.testing.assert_allclose(rows @ basis @ basis.T, rows, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.rules import Receiver, aggregators
+from jaxbyz.rules import Receiver, aggregators, pre_aggregators
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.mda import _by_levels, _by_search
 from jaxbyz.rules.selection import lowest
@@ -240,3 +240,20 @@ def test_centred_clipping_does_not_count_unusable_messages(bad):
 def test_monna_without_an_own_message_takes_the_shortest_others():
     x = np.array([[np.nan, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 0.0]], np.float32)
     np.testing.assert_allclose(jb.aggregate("monna", jax.random.key(0), x, byzantine=2, unsafe=True), [1.5, 0.0])
+
+
+REGISTERED = {entry.name: entry.build(9, 2) for entry in (*aggregators, *pre_aggregators)}
+COORDINATEWISE = ("median", "trimmed-mean", "meamed", "bulyan", "signguard")
+
+
+@pytest.mark.parametrize("name", [*(name for name, rule in REGISTERED.items() if rule.rotates), *COORDINATEWISE])
+def test_rules_that_rotate(name):
+    """If `Rule.rotates`, rotating all messages rotates the result; rules that look at coordinates do not claim it."""
+    rule = REGISTERED[name]
+    rng = np.random.default_rng(8)
+    x = rng.normal(size=(9, 6)).astype(np.float32) + 1
+    x[:2] += 5
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0].astype(np.float32)
+    apply = jax.jit(lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), rule.init(9, 6)).rows)
+    error = np.abs(apply(x @ rotation) - apply(x) @ rotation).max()
+    assert error < 1e-5 if rule.rotates else error > 1e-3

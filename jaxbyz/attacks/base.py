@@ -33,6 +33,7 @@ class View(NamedTuple):
             None if only `rule` is known.
         random: whether the rule draws random numbers, so that its effect should be averaged over keys.
         weights: `[K, K]`, the mixing weights W (receiver, sender) of the graph; None for all-to-all.
+        rotates: whether rotating all messages rotates what the rule returns.
     """
 
     messages: Float[Array, "K D"]
@@ -43,6 +44,7 @@ class View(NamedTuple):
     trial: Callable[[PRNGKeyArray, Array, Array], Array] | None = None
     random: bool = False
     weights: Array | None = None
+    rotates: bool = False
 
     @property
     def averages_over_keys(self) -> bool:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import Attack, Forge, MessageKind, View, rule_output, with_forged_rows
-from jaxbyz.attacks.gradient_found_starts import families_of_starts
+from jaxbyz.attacks.gradient_found_starts import families_of_starts, vectors_that_span_the_starts
 from jaxbyz.attacks.honest_statistics import (
     angle,
     honest_mean,
@@ -26,6 +26,8 @@ OBJECTIVES = ("distance", "inner", "angle", "diameter")
 FARTHEST = 1e4  # how far the ascent may carry a message, in honest spreads; starts may be farther away
 ASCENT_DRAWS = 8  # draws over which the damage to a random rule is averaged during the search
 FINAL_KEYS = 64  # draws on which the finalists are compared if the rule is random
+WIDE = 4096  # messages of this many parameters are searched in a subspace, if the rule permits it
+EXACT = jax.lax.Precision.HIGHEST
 Damage = Callable[[Float[Array, "G K D"]], Float[Array, ""]]
 
 
@@ -64,7 +66,9 @@ def gradient_found(
     rule's key.
 
     Costs about 80 + K + restarts·steps applications of the rule, the latter with a backward pass. For a random rule
-    each of them is averaged over several keys.
+    each of them is averaged over several keys. A rule that sees only inner products (`Rule.rotates`) cannot tell
+    messages from rotated ones. Long messages to such a rule are searched in the space of the honest messages, the
+    starts and 2K random directions: every choice of Byzantine messages has the same inner products as one in there.
 
     Args:
         objective: the damage to maximise.
@@ -91,10 +95,20 @@ def gradient_found(
 
 
 def _forge(objective: str, effort: Effort) -> Forge:
-    """Return the function that forges messages. Inside, they are measured from μ in honest spreads."""
+    """Return the function that forges messages."""
     reach = effort.reach
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        families = families_of_starts(key, view, huge=reach is None)
+        if not view.rotates or view.messages.shape[1] < WIDE:
+            return best_messages(key, view, families, receiver)
+        basis = jnp.linalg.qr(vectors_that_span_the_starts(key, view).T)[0]  # [D, m], orthonormal columns
+        seen, *families = (jnp.matmul(rows, basis, precision=EXACT) for rows in (view.messages, *families))
+        found = best_messages(key, view._replace(messages=seen), families, receiver)
+        return jnp.matmul(found, basis.T, precision=EXACT)
+
+    def best_messages(key: PRNGKeyArray, view: View, families: list[Array], receiver: Array) -> Float[Array, "K D"]:
+        """Search from the starts. Inside, messages are measured from μ in honest spreads."""
         key_damage, key_climb, key_final = jax.random.split(jax.random.fold_in(key, 1), 3)
         mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
         pair = farthest_pair(view)
@@ -102,7 +116,9 @@ def _forge(objective: str, effort: Effort) -> Forge:
         final_damage = (
             damage_function(key_final, view, objective, pair, FINAL_KEYS) if view.averages_over_keys else None
         )
-        families = [(rows - mean[None, None]) / spread for rows in families_of_starts(key, view, huge=reach is None)]
+        families = [
+            jnp.broadcast_to((rows - mean[None, None]) / spread, (len(rows), *view.messages.shape)) for rows in families
+        ]
         if objective == "diameter":  # one receiver of the pair starts with the message, the other with its mirror image
             families = [jnp.stack([rows, -rows], axis=1) for rows in families]
         else:

@@ -19,8 +19,8 @@ from jaxbyz.attacks.min_max import DIRECTIONS, min_max_row, min_sum_row, perturb
 from jaxbyz.attacks.noise import GAUSSIAN_SCALE, LARGE_NOISE_SCALE
 
 
-def families_of_starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C K D"]]:
-    """Return families of forged messages `[C, K, D]`.
+def families_of_starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Float[Array, "C senders D"]]:
+    """Return families of forged messages: `[C, 1, D]` where all senders send the same, otherwise `[C, K, D]`.
 
     They hold the default messages of the finite attacks that send every receiver the same, and the grids of optimal IPM
     and ALIE.
@@ -33,32 +33,49 @@ def families_of_starts(key: PRNGKeyArray, view: View, *, huge: bool) -> list[Flo
     x, mask = view.messages, view.mask
     mean, z, grid = honest_mean(x, mask), alie_z(view), scale_grid(x.dtype)
 
-    def same_for_senders(rows: Float[Array, "C D"]) -> Float[Array, "C K D"]:
-        return jnp.broadcast_to(rows[:, None], (rows.shape[0], *x.shape))
-
-    directions = jnp.stack([perturbation(view, direction) for direction in DIRECTIONS])
+    directions = _directions(view)
     furthest = jnp.concatenate([jax.vmap(partial(row, view))(directions) for row in (min_max_row, min_sum_row)])
     others = [ipm_row(view, 1.0), ipm_row(view, EPSILON), alie_row(view, -z), alie_row(view, z)]
     others += [avg_zero_row(view), jnp.zeros_like(mean)]
+    others_by_sender = jnp.broadcast_to(jnp.stack(others)[:, None], (len(others), *x.shape))
     noise = _noise(key, view)
     if huge:
         noise = jnp.concatenate([noise, jnp.full((1, *x.shape), jnp.finfo(x.dtype).max ** 0.75, x.dtype)])
     return [
-        same_for_senders(jax.vmap(partial(ipm_row, view))(grid)),
-        same_for_senders(jax.vmap(partial(alie_row, view))(-grid)),
-        same_for_senders(jax.vmap(partial(alie_row, view))(grid)),
-        same_for_senders(jnp.concatenate([furthest, 2.0 * mean[None] - furthest])),
-        jnp.concatenate([-x[None], same_for_senders(jnp.stack(others))]),
+        jax.vmap(partial(ipm_row, view))(grid)[:, None],
+        jax.vmap(partial(alie_row, view))(-grid)[:, None],
+        jax.vmap(partial(alie_row, view))(grid)[:, None],
+        jnp.concatenate([furthest, 2.0 * mean[None] - furthest])[:, None],
+        jnp.concatenate([-x[None], others_by_sender]),
         noise,
-        same_for_senders(jnp.where(mask[:, None], mean[None], x)),
+        jnp.where(mask[:, None], mean[None], x)[:, None],
     ]
 
 
-def _noise(key: PRNGKeyArray, view: View) -> Float[Array, "C K D"]:
-    """Return Gaussian noise at three scales and FedPG-BR's two attacks, from one draw to shorten compilation."""
+def vectors_that_span_the_starts(key: PRNGKeyArray, view: View) -> Float[Array, "m D"]:
+    """Return m = 3K + 4 vectors of which every message and every start is a linear combination.
+
+    Among them are 2K random ones, so that Byzantine senders can also move away from all that is honest.
+    """
+    x = view.messages
+    return jnp.concatenate([x, _directions(view), jnp.ones_like(x[:1]), *_normal_and_uniform(key, view)])
+
+
+def _directions(view: View) -> Float[Array, "3 D"]:
+    """Return the directions of MinMax and MinSum."""
+    return jnp.stack([perturbation(view, direction) for direction in DIRECTIONS])
+
+
+def _normal_and_uniform(key: PRNGKeyArray, view: View) -> tuple[Float[Array, "K D"], Float[Array, "K D"]]:
+    """Return Gaussian noise, and the same noise made uniform in (−1, 1): one draw shortens compilation."""
     x = view.messages
     normal = jax.random.normal(key, x.shape, x.dtype)
-    uniform = jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))  # in (−1, 1)
+    return normal, jax.lax.erf(normal / jnp.sqrt(2.0).astype(x.dtype))
+
+
+def _noise(key: PRNGKeyArray, view: View) -> Float[Array, "5 K D"]:
+    """Return Gaussian noise at three scales and FedPG-BR's two attacks."""
+    normal, uniform = _normal_and_uniform(key, view)
     collusion = sent_by_all(collusion_row(view, normal[0], COLLUSION_REACH), view)
     gaussian = [scale * normal for scale in (100.0, GAUSSIAN_SCALE, LARGE_NOISE_SCALE)]
     return jnp.stack([*gaussian, collusion, range_noise(view, uniform, NOISE_RANGES)])

@@ -115,7 +115,15 @@ def omniscient_view(
 
     step = jnp.asarray(adversary.step, jnp.int32)
     return View(
-        messages, adversary.mask, guess, adversary.memory, step, trial=trial, random=rule.random, weights=rule.graph
+        messages,
+        adversary.mask,
+        guess,
+        adversary.memory,
+        step,
+        trial=trial,
+        random=rule.random,
+        weights=rule.graph,
+        rotates=rule.rotates,
     )
 
 

@@ -33,4 +33,4 @@ def arc(byzantine: int = 0) -> Rule:
         rows = safe * shortening(squares, longest_kept)[:, None]
         return Outcome(rows, jnp.eye(n, dtype=messages.dtype), state)
 
-    return Rule(apply)
+    return Rule(apply, rotates=True)

@@ -66,6 +66,7 @@ class Rule(NamedTuple):
         moves: row i of the result does not belong to message i, as in bucketing.
         trusts_own: the result is measured by the receiver's own vector, which a server must therefore compute itself.
         committee: the rule is for this many messages and is applied within random committees; None for all K messages.
+        rotates: if all messages are rotated, so is the result. It holds for rules that see only inner products.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
@@ -77,14 +78,15 @@ class Rule(NamedTuple):
     moves: bool = False
     trusts_own: bool = False
     committee: int | None = None
+    rotates: bool = False
 
 
-def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]]) -> Rule:
+def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], *, rotates: bool = False) -> Rule:
     """Build the aggregator `Σ_i w_i x_i` from a function messages `[n, D]` -> weights `[n]` that sum to one.
 
     A message of zero weight may hold anything, even non-finite numbers.
     """
-    return weighted_for_receiver(lambda messages, receiver: weights(messages))
+    return weighted_for_receiver(lambda messages, receiver: weights(messages))._replace(rotates=rotates)
 
 
 def weighted_for_receiver(weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]]) -> Rule:
@@ -174,6 +176,7 @@ def chain(*rules: Rule) -> Rule:
         random=any(rule.random for rule in rules),
         stateful=any(rule.stateful for rule in rules),
         moves=any(rule.moves for rule in rules),
+        rotates=all(rule.rotates for rule in rules),
     )
 
 

@@ -32,4 +32,4 @@ def cge(byzantine: int = 0) -> Rule:
         squares = jnp.where(ok, squared_norms(jax.lax.stop_gradient(messages)), jnp.inf)
         return normalised(lowest(squares, n - byzantine), ok)
 
-    return weighted(weights)
+    return weighted(weights, rotates=True)

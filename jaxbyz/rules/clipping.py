@@ -28,4 +28,4 @@ def clipping(*, radius: float = 2.0) -> Rule:
         rows = jnp.where(ok[:, None], messages, 0.0) * factors[:, None]
         return Outcome(rows, jnp.eye(messages.shape[0], dtype=messages.dtype), state)
 
-    return Rule(apply)
+    return Rule(apply, rotates=True)
