@@ -241,13 +241,25 @@ def test_factories_refuse_the_realized_estimate_at_a_snapshot(factory):
         page._replace(anchor="proposed").check()
 
 
-@pytest.mark.parametrize("anchor", ["proposed", pytest.param("previous", marks=pytest.mark.slow)])
-def test_byzpg_of_the_published_code_is_decbyzpg_without_agreement(anchor):
-    """If all workers sample small batches and nobody equivocates, all compute the server's aggregate themselves."""
+@pytest.mark.parametrize(
+    ("anchor", "rule"),
+    [
+        ("proposed", "rfa"),
+        pytest.param("previous", "rfa", marks=pytest.mark.slow),
+        pytest.param("proposed", None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_server_of_the_published_code_computes_what_all_would(anchor, rule):
+    """If all workers sample small batches and nobody equivocates, all compute the server's aggregate themselves: ByzPG is
+    DecByzPG without agreement, and Fed-PAGE-PG is Dec-PAGE-PG."""
     page = PAGE._replace(previous="own", anchor=anchor, estimator=PAGE.estimator._replace(weights="published"))
-    options = {**OPTIONS, "aggregator": "rfa", "attack": "avg-zero", "page": page}
-    server = jb.byzpg(ENV, POLICY, **options, server_samples=False)
-    without = jb.decbyzpg(ENV, POLICY, **options, agreement=None)
+    options = {**OPTIONS, "attack": "avg-zero" if rule else "random-action", "page": page}
+    if rule is None:
+        server = jb.fed_page_pg(ENV, POLICY, **options, server_samples=False)
+        without = jb.dec_page_pg(ENV, POLICY, **options)
+    else:
+        server = jb.byzpg(ENV, POLICY, **options, aggregator=rule, server_samples=False)
+        without = jb.decbyzpg(ENV, POLICY, **options, aggregator=rule, agreement=None)
     steps = [jax.jit(algorithm.step) for algorithm in (server, without)]
     states = [jax.jit(algorithm.init)(jax.random.key(3)) for algorithm in (server, without)]
     for coin in (True, False, False, True, False):
