@@ -250,8 +250,10 @@ def test_factories_refuse_the_realized_estimate_at_a_snapshot(factory):
     ],
 )
 def test_a_server_of_the_published_code_computes_what_all_would(anchor, rule):
-    """If all workers sample small batches and nobody equivocates, all compute the server's aggregate themselves: ByzPG is
-    DecByzPG without agreement, and Fed-PAGE-PG is Dec-PAGE-PG."""
+    """If all workers sample small batches and nobody equivocates, all compute the server's aggregate themselves.
+
+    ByzPG is then DecByzPG without agreement, and Fed-PAGE-PG is Dec-PAGE-PG.
+    """
     page = PAGE._replace(previous="own", anchor=anchor, estimator=PAGE.estimator._replace(weights="published"))
     options = {**OPTIONS, "attack": "avg-zero" if rule else "random-action", "page": page}
     if rule is None:
