@@ -280,7 +280,7 @@ def test_the_subspace_holds_every_start() -> None:
     key, x, mask = jax.random.key(3), messages(2, K, 64), MASKS["first"]
 
     @jax.jit
-    def spanned(x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+    def spanned(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         view = View(x, mask, median, (), jnp.int32(0))
         families = families_of_starts(key, view, huge=True)
         rows = jnp.concatenate([x, *(family.reshape(-1, x.shape[1]) for family in families)])

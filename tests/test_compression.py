@@ -76,6 +76,8 @@ def test_byzantine_messages_are_brought_into_the_format_and_nan_stays_unusable()
         arrivals = Delivery(compression=sign()).draw(KEY, jnp.arange(3) == 2, ())
         receiver = Receiver(messages[0], jnp.int32(0))
         heard, robust = arrivals.heard(mean()), arrivals.heard(median())
+        # Rounding depends on the coordinates; parameters are not compressed.
+        assert not heard.rotates and arrivals.heard(mean(), gradients=False).rotates
         return heard.apply(KEY, messages, receiver, ()).rows, robust.apply(KEY, spoiled, receiver, ()).rows
 
     rows, robust_rows = jax.device_get(run(messages, spoiled))

@@ -67,8 +67,9 @@ def gradient_found(
 
     Costs about 80 + K + restarts·steps applications of the rule, the latter with a backward pass. For a random rule
     each of them is averaged over several keys. A rule that sees only inner products (`Rule.rotates`) cannot tell
-    messages from rotated ones. Long messages to such a rule are searched in the space of the honest messages, the
-    starts and 2K random directions: every choice of Byzantine messages has the same inner products as one in there.
+    messages from rotated ones. Long messages to such a rule are searched in the space that the honest messages, the
+    starts and 2K random directions span. Nothing is lost: for any Byzantine messages, this space has others with the
+    same inner products.
 
     Args:
         objective: the damage to maximise.

@@ -282,7 +282,8 @@ class Arrivals(NamedTuple):
         def init(n: int, D: int) -> RuleState:
             return rule.init(n if present is None else present.shape[0], D)
 
-        return rule._replace(apply=apply, init=init, random=rule.random or drop > 0)
+        rotates = rule.rotates and compression is None  # compression looks at coordinates
+        return rule._replace(apply=apply, init=init, random=rule.random or drop > 0, rotates=rotates)
 
     @overload
     def heard_in(self, agreement: Agreement) -> Agreement: ...
