@@ -76,7 +76,7 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                                 "hidden": (64, 64), "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98,
                                 "N": 16, "B": 16, "epochs": 4, "eta": 1e-3, "eta_end": 1e-4,
                                 "trajectories": 2000}),
-    # All messages are longer than `clip_norm`, so that they are sent with the same length.
+    # `clip_norm` is far shorter than the messages, so that all of them are sent with the same length.
     "catch": ("Catch: critics, 16 clipped steps per batch of 32, messages of equal length",
               {**DISCRETE, "env": "Catch-bsuite", "horizon": 10, "N": 32, "B": 32, "epochs": 16, "minibatches": 1,
                "clip_norm": 0.01, "entropy": 0.01, "trajectories": 1000}),
