@@ -25,7 +25,7 @@ def convolve(
         size: height and width of the kernel.
         stride: distance between two positions of the kernel.
     """
-    return (convolve_by_products if on_cpu() else plain_convolve)(kernel, x, size, stride)
+    return (_sum_over_kernel_rows if on_cpu() else plain_convolve)(kernel, x, size, stride)
 
 
 def plain_convolve(kernel: Array, x: Array, size: int, stride: int) -> Array:
@@ -36,7 +36,7 @@ def plain_convolve(kernel: Array, x: Array, size: int, stride: int) -> Array:
     )
 
 
-def convolve_by_products(kernel: Array, x: Array, size: int, stride: int) -> Array:
+def _sum_over_kernel_rows(kernel: Array, x: Array, size: int, stride: int) -> Array:
     """Gather the columns of every patch, then add up one matrix product per row of the kernel."""
     out, (channels, height, width, lanes) = kernel.shape[0], x.shape
     h, w = ((side - size) // stride + 1 for side in (height, width))
