@@ -19,6 +19,7 @@ from jaxbyz.accelerate.batching import cond_on_coin
 from jaxbyz.algorithms import Metrics, State, ensemble, fedpg_br, res_nharpg, svrpg
 from jaxbyz.attacks import attacks
 from jaxbyz.errors import UsageError
+from jaxbyz.experiments.building import optimizer_of
 from jaxbyz.experiments.config import check_tolerance
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import from_function
@@ -457,3 +458,13 @@ def test_an_agreement_by_name_is_the_agreement_itself():
         robust(agreement="mda:rounds=0")
     with pytest.raises(UsageError, match="agreement='mdaa' is unknown; did you mean 'mda'"):
         robust(agreement="mdaa")
+
+
+@pytest.mark.parametrize(("iterations", "expected"), [(None, [0.4, 0.4, 0.4]), (4, [0.4, 0.35, 0.3])])
+def test_the_step_size_decays_over_a_run_of_known_length(iterations, expected):
+    optimizer = optimizer_of(jb.resolve(optimizer="sgd", eta=0.4, eta_end=0.2), iterations)
+    state, sizes = optimizer.init(jnp.zeros(1)), []
+    for _ in range(3):
+        update, state = optimizer.update(jnp.ones(1), state)
+        sizes.append(-float(update[0]))
+    assert sizes == pytest.approx(expected)

@@ -41,9 +41,13 @@ def environment_of(config: Config) -> Environment:
 
 
 def optimizer_of(config: Config, iterations: int | None = None) -> optax.GradientTransformation:
-    """Return the optimizer, whose step size decays over this many iterations if `eta_end` is given."""
-    steps = (iterations or 1) * page_of(config).messages
-    eta = config.eta if config.eta_end is None else optax.linear_schedule(config.eta, config.eta_end, steps)
+    """Return the optimizer, whose step size decays over this many iterations if `eta_end` is given, else not at all."""
+    if config.eta_end is None:
+        eta = config.eta
+    elif iterations is None:
+        eta = optax.constant_schedule(config.eta)
+    else:
+        eta = optax.linear_schedule(config.eta, config.eta_end, iterations * page_of(config).messages)
     return getattr(optax, config.optimizer)(eta)
 
 
@@ -71,7 +75,8 @@ def build(
 
     Args:
         config: a checked configuration.
-        iterations: the length of the run, over which the step size decays if `eta_end` is given.
+        iterations: the length of the run, over which the step size decays if `eta_end` is given. Without it, the step
+            size stays at `eta`.
         optimizer: replaces the configured one.
         attack: replaces the configured one.
     """
