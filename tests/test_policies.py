@@ -10,7 +10,6 @@ from flax import linen as nn
 
 import jaxbyz as jb
 from jaxbyz.accelerate.convolutions import convolve, plain_convolve
-from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.components import make_policy
 from jaxbyz.experiments.evaluation import evaluate
 from jaxbyz.experiments.ineffective import without_effect
@@ -53,10 +52,9 @@ def test_a_convolution_is_the_sum_over_its_window(size, stride):
     for row, column in np.ndindex(h, w):
         window = images[:, row * stride : row * stride + size, column * stride : column * stride + size]
         expected[:, row, column] = kernel @ np.moveaxis(window, 0, 2).reshape(-1, 5)
-    with trace_for("cpu"):
-        both = jax.jit(lambda k, x: (convolve(k, x, size, stride), plain_convolve(k, x, size, stride)))
-        for result in both(jnp.float32(kernel), jnp.float32(images)):
-            np.testing.assert_allclose(result, expected, atol=1e-5)
+    both = jax.jit(lambda k, x: (convolve(k, x, size, stride), plain_convolve(k, x, size, stride)))
+    for result in both(jnp.float32(kernel), jnp.float32(images)):
+        np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 def test_the_network_for_images_is_the_flax_network():

@@ -8,7 +8,7 @@
 | `lane_steps` | simulations in which only the lanes that need work cost time | `vmap` |
 | `sorting_networks`, `gram`, `weighted_sums` | parts of aggregation rules | `jnp.sort`, `@`, … |
 | `matrix_products`, `trigonometry` | small products, cosine and sine on a CPU | `@`, `jnp.cos`, `jnp.sin` |
-| `convolutions` | convolutions of many agents on a CPU | `lax.conv_general_dilated` |
+| `convolutions` | convolutions of many agents | `lax.conv_general_dilated` |
 | `no_inline`, `fast_compilation` | functions that XLA does not inline, programs that run once | `jax.jit` |
 | `kernels`, `jaxprs` | functions of lanes as single Triton kernels, made from jaxprs | the traced function itself |
 | `platform` | the choice between all of these, `trace_for` in tests | |

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxbyz.accelerate.platform import on_cpu
+from jaxbyz.accelerate.platform import plain
 
 
 def convolve(
@@ -16,8 +16,8 @@ def convolve(
 ) -> Float[Array, "out h w L"]:
     """Convolve the images of L lanes without padding.
 
-    On a CPU, one matrix product per row of the kernel is faster than XLA's convolution, which `vmap` over agents turns
-    into a grouped one.
+    `vmap` over agents turns XLA's convolution into a grouped one, which is slow. Here it is one matrix product per row
+    of the kernel.
 
     Args:
         kernel: `[out, size·size·C]`; within a row, the order is row of the kernel, column, channel.
@@ -25,19 +25,8 @@ def convolve(
         size: height and width of the kernel.
         stride: distance between two positions of the kernel.
     """
-    return (_sum_over_kernel_rows if on_cpu() else plain_convolve)(kernel, x, size, stride)
-
-
-def plain_convolve(kernel: Array, x: Array, size: int, stride: int) -> Array:
-    """Compute `convolve` with XLA's convolution."""
-    weights = kernel.reshape(kernel.shape[0], size, size, x.shape[0])
-    return jax.lax.conv_general_dilated(
-        x, weights, (stride, stride), "VALID", dimension_numbers=("CHWN", "OHWI", "CHWN")
-    )
-
-
-def _sum_over_kernel_rows(kernel: Array, x: Array, size: int, stride: int) -> Array:
-    """Gather the columns of every patch, then add up one matrix product per row of the kernel."""
+    if plain():
+        return plain_convolve(kernel, x, size, stride)
     out, (channels, height, width, lanes) = kernel.shape[0], x.shape
     h, w = ((side - size) // stride + 1 for side in (height, width))
     columns = [x[:, :, j : j + stride * (w - 1) + 1 : stride] for j in range(size)]
@@ -48,3 +37,11 @@ def _sum_over_kernel_rows(kernel: Array, x: Array, size: int, stride: int) -> Ar
         return kernel[:, i * size * channels : (i + 1) * size * channels] @ rows.reshape(size * channels, h * w * lanes)
 
     return functools.reduce(jnp.add, map(product, range(size))).reshape(out, h, w, lanes)
+
+
+def plain_convolve(kernel: Array, x: Array, size: int, stride: int) -> Array:
+    """Compute `convolve` with XLA's convolution."""
+    weights = kernel.reshape(kernel.shape[0], size, size, x.shape[0])
+    return jax.lax.conv_general_dilated(
+        x, weights, (stride, stride), "VALID", dimension_numbers=("CHWN", "OHWI", "CHWN")
+    )

@@ -9,18 +9,28 @@ skipped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxbyz.accelerate.living_strips import in_parts, living_strips
+from jaxbyz.accelerate.living_strips import in_parts, living_strips, strip_rounds
 from jaxbyz.accelerate.platform import on_cpu, plain
 
 # With more parameters per agent, a step of the network costs a CPU much more than fetching its numbers. With fewer
 # episodes per agent, most of a block of strips would be empty.
 STRIPS_PARAMETERS, STRIPS_EPISODES = 1024, 16
+
+
+def layout(trees: Any, episodes: int) -> Literal["at once", "chunks", "blocks", "rounds"]:
+    """Choose how a sum goes through the steps: `living_strips` explains blocks and rounds."""
+    if plain():
+        return "at once"
+    if not on_cpu():
+        return "rounds"
+    parameters = sum(leaf[0].size for leaf in jax.tree.leaves(trees))
+    return "blocks" if parameters > STRIPS_PARAMETERS and episodes >= STRIPS_EPISODES else "chunks"
 
 
 def sum_over_steps(
@@ -59,34 +69,46 @@ def repeatable_sum(
     Chunk c belongs to part c mod `parts`. What does not depend on the trees is done once, outside of the loop. The
     other arguments are those of `sum_over_steps`; of `trees` only the shapes matter here.
     """
-    if plain():
-        return lambda trees, part: jax.vmap(function)(
-            trees, jax.tree.map(lambda x: _all_steps(in_parts(x, parts)[:, part]), steps)
-        )
+    M = alive.shape[3]
     start = _zeros(function, trees, steps)
-    if not _strips_pay(trees, alive.shape[3]):
+    chosen = layout(trees, M)
+    if chosen == "at once":
 
-        def sum_chunks(trees: Any, part: Array | int) -> Any:
+        def sum_part(trees: Any, part: Array | int) -> Any:
+            return jax.vmap(function)(trees, jax.tree.map(lambda x: _all_steps(in_parts(x, parts)[:, part]), steps))
+
+    elif chosen == "chunks":
+
+        def sum_part(trees: Any, part: Array | int) -> Any:
             def add_chunk(i: Array, total: Any) -> Any:
                 return jax.tree.map(jnp.add, total, jax.vmap(function)(trees, _chunk(steps, i * parts + part)))
 
             return jax.lax.fori_loop(0, (chunks - part + parts - 1) // parts, add_chunk, start)
 
-        return sum_chunks
+    elif chosen == "rounds":
+        rounds = strip_rounds(alive, parts)
 
-    strips = living_strips(alive, parts)
-    blocks = strips.collect(steps)
+        def sum_part(trees: Any, part: Array | int) -> Any:
+            def add_round(r: Array, total: Any) -> Any:
+                sums = jax.vmap(function)(trees, jax.tree.map(lambda x: rounds.take(x, part, r), steps))
+                return jax.tree.map(jnp.add, total, sums)
 
-    def sum_blocks(trees: Any, part: Array | int) -> Any:
-        def add_block(b: Array, total: Any) -> Any:
-            agent = strips.agent[b]
-            tree = jax.tree.map(lambda leaf: leaf[agent], trees)
-            sums = function(tree, jax.tree.map(lambda x: x[b], blocks))
-            return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, sums)
+            return jax.lax.fori_loop(0, rounds.rounds[part], add_round, start)
 
-        return jax.lax.fori_loop(*strips.part(part), add_block, start)
+    else:
+        strips = living_strips(alive, parts)
+        blocks = strips.collect(steps)
 
-    return sum_blocks
+        def sum_part(trees: Any, part: Array | int) -> Any:
+            def add_block(b: Array, total: Any) -> Any:
+                agent = strips.agent[b]
+                tree = jax.tree.map(lambda leaf: leaf[agent], trees)
+                sums = function(tree, jax.tree.map(lambda x: x[b], blocks))
+                return jax.tree.map(lambda whole, x: whole.at[agent].add(x), total, sums)
+
+            return jax.lax.fori_loop(*strips.part(part), add_block, start)
+
+    return sum_part
 
 
 def map_over_steps(
@@ -105,7 +127,7 @@ def map_over_steps(
         values = jax.vmap(function)(trees, jax.tree.map(_all_steps, steps)).reshape(A, n, C, M)
         return jnp.where(alive, jnp.moveaxis(values, 1, 0), 0.0)
     start = jnp.zeros(alive.shape, _zeros(function, trees, steps).dtype)
-    if not _strips_pay(trees, M):
+    if layout(trees, M) != "blocks":
 
         def map_chunk(c: Array, values: Array) -> Array:
             part = jax.vmap(function)(trees, _chunk(steps, c)).reshape(A, C, M)
@@ -162,12 +184,6 @@ def _zeros(function: Callable[[Any, Any], Any], trees: Any, steps: Any) -> Any:
     """Zeros with the shapes of the function's results, `[A, …]`, for the steps of one chunk."""
     shapes = jax.eval_shape(lambda: jax.vmap(function)(trees, _chunk(steps, jnp.int32(0))))
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-
-def _strips_pay(trees: Any, episodes: int) -> bool:
-    """Whether a CPU should loop over living strips instead of chunks."""
-    parameters = sum(leaf[0].size for leaf in jax.tree.leaves(trees))
-    return on_cpu() and parameters > STRIPS_PARAMETERS and episodes >= STRIPS_EPISODES
 
 
 def _chunk(steps: Any, c: Array) -> Any:

@@ -1,12 +1,14 @@
 """The steps of a batch that were taken, in blocks of equal size.
 
 A *strip* is one chunk of one episode: C consecutive steps. As soon as a few episodes outlive the others, most strips of
-a batch contain no step that was taken. If a step costs much more than fetching its numbers, a loop over blocks of
-living strips, each block of one agent, is cheaper than a loop over the chunks of all episodes.
+a batch contain no step that was taken. If a step costs much more than fetching its numbers, a loop over living strips
+is cheaper than a loop over the chunks of all episodes. There are two such loops. On a CPU, `living_strips` makes
+blocks, each of one agent. On a GPU, which needs more work at a time, `strip_rounds` makes rounds, each with strips of
+all agents.
 
-The chunks can be dealt out to P parts in turn, chunk c to part c mod P, each in blocks of its own.
+The chunks can be dealt out to P parts in turn, chunk c to part c mod P, each in blocks or rounds of its own.
 
-Axes: n chunks, A agents, C steps per chunk, M episodes per agent, S strips per block, at most Q blocks.
+Axes: n chunks, A agents, C steps per chunk, M episodes per agent, S strips per block, at most Q blocks or R rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from jaxtyping import Array, Bool, Int
 # Steps per block: with more, the activations of a network no longer fit into a CPU's fastest cache, and more places of
 # each agent's last block are empty.
 BLOCK_STEPS = 256
+# Steps of each agent per round.
+ROUND_STEPS = 1024
 
 
 class LivingStrips(NamedTuple):
@@ -95,3 +99,46 @@ def living_strips(alive: Bool[Array, "n A C M"], parts: int = 1) -> LivingStrips
     order = order.reshape(Q, S)
     chunk = order // M * parts + (group // A)[:, None]  # at least n where a place is not used
     return LivingStrips(chunk, order % M, group % A, ends[A - 1 :: A])
+
+
+class StripRounds(NamedTuple):
+    """Where the living strips are, S strips of each agent in every round.
+
+    Attributes:
+        chunk: `[P, R, A, S]`, the chunk of each strip; n or more at places that are not used.
+        episode: `[P, R, A, S]`, the episode of each strip.
+        rounds: `[P]`, the number of rounds of each part that contain a strip.
+    """
+
+    chunk: Int[Array, "P R A S"]
+    episode: Int[Array, "P R A S"]
+    rounds: Int[Array, " P"]
+
+    def take(self, x: Array, part: Array | int, r: Array) -> Array:
+        """Gather a round `[A, …, C·S]` from an array `[n, A, …, C, M]`; unused places are zero.
+
+        Neighbouring strips are mostly those of neighbouring episodes, which are neighbours in memory as well.
+        """
+
+        def of_agent(x: Array, chunk: Array, episode: Array) -> Array:
+            features = [slice(None)] * (x.ndim - 2)  # and the C steps
+            strips = x.at[(chunk, *features, episode)].get(mode="fill", fill_value=0)  # [S, …, C]
+            return jnp.moveaxis(strips, 0, -1).reshape(*strips.shape[1:-1], -1)
+
+        return jax.vmap(of_agent, in_axes=(1, 0, 0))(x, self.chunk[part, r], self.episode[part, r])
+
+
+def strip_rounds(alive: Bool[Array, "n A C M"], parts: int = 1) -> StripRounds:
+    """Collect the strips that contain a step that was taken in rounds, those of each part in rounds of their own."""
+    _, A, C, M = alive.shape
+    is_alive = in_parts(alive[:, :, 0], parts).transpose(1, 2, 0, 3)  # [P, A, chunks of a part, M]
+    size = is_alive.shape[2] * M
+    S = min(size, max(1, ROUND_STEPS // C))
+    is_alive = is_alive.reshape(parts, A, size)
+    places = jnp.where(is_alive, jnp.arange(size, dtype=jnp.int32), size)
+    R = -(-size // S)
+    order = jnp.pad(jnp.sort(places), ((0, 0), (0, 0), (0, R * S - size)), constant_values=size)
+    order = order.reshape(parts, A, R, S).swapaxes(1, 2)
+    chunk = order // M * parts + jnp.arange(parts, dtype=jnp.int32)[:, None, None, None]
+    most = jnp.max(jnp.sum(is_alive, axis=2, dtype=jnp.int32), axis=1)  # strips of one agent
+    return StripRounds(chunk, order % M, -(-most // S))
