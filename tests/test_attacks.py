@@ -13,8 +13,9 @@ import pytest
 from jaxbyz.attacks import Attack, View, attacks, from_function, gradient_found, honest_mean, rule_output
 from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import mirrored_for_half
+from jaxbyz.attacks.fedpg_br_attacks import ranges_of
 from jaxbyz.attacks.gradient_found import WIDE
-from jaxbyz.attacks.gradient_found_starts import families_of_starts, vectors_that_span_the_starts
+from jaxbyz.attacks.gradient_found_starts import families_of_starts, in_subspace, ingredients_of_starts
 from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import diameter
@@ -275,23 +276,27 @@ def test_long_messages_are_forged_in_a_subspace(seed: int, options: dict[str, fl
     assert done["in the subspace, 20 steps"] >= 0.95 * done["everywhere, 20 steps"]
 
 
-def test_the_subspace_holds_every_start() -> None:
-    """Every message and every start is a combination of the vectors that span the subspace."""
+def test_the_starts_are_the_same_in_the_subspace() -> None:
+    """Computed from coordinates in a basis of the subspace, every message and every start is the same vector."""
     key, x, mask = jax.random.key(3), messages(2, K, 64), MASKS["first"]
 
     @jax.jit
-    def spanned(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def starts(x: jax.Array) -> tuple[list[jax.Array], list[jax.Array], jax.Array]:
         view = View(x, mask, median, (), jnp.int32(0))
-        families = families_of_starts(key, view, huge=True)
-        rows = jnp.concatenate([x, *(family.reshape(-1, x.shape[1]) for family in families)])
-        return vectors_that_span_the_starts(key, view), rows
+        vectors, ranges = ingredients_of_starts(key, view), ranges_of(x)
+        inside, basis = in_subspace(vectors)
+        seen = view._replace(messages=inside.messages)
+        return (
+            [x, *families_of_starts(view, vectors, ranges, huge=True)],
+            [inside.messages, *families_of_starts(seen, inside, ranges, huge=True)],
+            basis,
+        )
 
-    vectors, rows = (np.asarray(array, np.float64) for array in spanned(x))
-    rows = rows[np.linalg.norm(rows, axis=1) > 0]
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    basis = np.linalg.qr(vectors.T)[0]
-    assert vectors.shape == (3 * K + 4, 64)
-    np.testing.assert_allclose(rows @ basis @ basis.T, rows, atol=1e-5)
+    everywhere, inside, basis = jax.tree.map(lambda array: np.asarray(array, np.float64), starts(x))
+    assert basis.shape == (64, 3 * K + 4)
+    for expected, coordinates in zip(everywhere, inside, strict=True):
+        sizes = 1e-30 + np.linalg.norm(expected, axis=-1, keepdims=True)
+        np.testing.assert_allclose(coordinates @ basis.T / sizes, expected / sizes, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -23,11 +23,9 @@ def collusion_row(view: View, direction: Float[Array, " D"], reach: float) -> Fl
     return mean_over(view.messages, view.mask) + reach * diameter * direction / jnp.linalg.norm(direction)
 
 
-def range_noise(view: View, uniform: Float[Array, "K D"], scale: float) -> Float[Array, "K D"]:
-    """Return g_b + scale·(max g_b − min g_b)·u, where u = `uniform` is uniform in (−1, 1) in every coordinate."""
-    x = view.messages
-    extent = jnp.max(x, axis=1, keepdims=True) - jnp.min(x, axis=1, keepdims=True)
-    return x + scale * extent * uniform
+def ranges_of(messages: Float[Array, "K D"]) -> Float[Array, "K 1"]:
+    """Return max g_b − min g_b of every message."""
+    return jnp.max(messages, axis=1, keepdims=True) - jnp.min(messages, axis=1, keepdims=True)
 
 
 def fedpg_br(*, reach: float = COLLUSION_REACH, on: MessageKind = "gradients") -> Attack:
@@ -48,6 +46,6 @@ def fedpg_br_noise(*, scale: float = NOISE_RANGES, on: MessageKind = "gradients"
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         uniform = jax.random.uniform(key, view.messages.shape, view.messages.dtype, -1.0, 1.0)
-        return range_noise(view, uniform, scale)
+        return view.messages + scale * ranges_of(view.messages) * uniform
 
     return on_messages(forge, on)

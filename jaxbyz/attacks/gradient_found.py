@@ -12,7 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.attacks.ascent import Climber, ascend
 from jaxbyz.attacks.base import Attack, Forge, MessageKind, View, rule_output, with_forged_rows
-from jaxbyz.attacks.gradient_found_starts import families_of_starts, vectors_that_span_the_starts
+from jaxbyz.attacks.fedpg_br_attacks import ranges_of
+from jaxbyz.attacks.gradient_found_starts import (
+    Ingredients,
+    families_of_starts,
+    in_subspace,
+    ingredients_of_starts,
+)
 from jaxbyz.attacks.honest_statistics import (
     angle,
     honest_mean,
@@ -100,16 +106,18 @@ def _forge(objective: str, effort: Effort) -> Forge:
     reach = effort.reach
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        families = families_of_starts(key, view, huge=reach is None)
+        vectors, ranges = ingredients_of_starts(key, view), ranges_of(view.messages)
         if not view.rotates or view.messages.shape[1] < WIDE:
-            return best_messages(key, view, families, receiver)
-        basis = jnp.linalg.qr(vectors_that_span_the_starts(key, view).T)[0]  # [D, m], orthonormal columns
-        seen, *families = (jnp.matmul(rows, basis, precision=EXACT) for rows in (view.messages, *families))
-        found = best_messages(key, view._replace(messages=seen), families, receiver)
+            return best_messages(key, view, vectors, ranges, receiver)
+        vectors, basis = in_subspace(vectors)
+        found = best_messages(key, view._replace(messages=vectors.messages), vectors, ranges, receiver)
         return jnp.matmul(found, basis.T, precision=EXACT)
 
-    def best_messages(key: PRNGKeyArray, view: View, families: list[Array], receiver: Array) -> Float[Array, "K D"]:
+    def best_messages(
+        key: PRNGKeyArray, view: View, vectors: Ingredients, ranges: Array, receiver: Array
+    ) -> Float[Array, "K D"]:
         """Search from the starts. Inside, messages are measured from μ in honest spreads."""
+        families = families_of_starts(view, vectors, ranges, huge=reach is None)
         key_damage, key_climb, key_final = jax.random.split(jax.random.fold_in(key, 1), 3)
         mean, spread = honest_mean(view.messages, view.mask), honest_spread(view)
         pair = farthest_pair(view)
