@@ -10,7 +10,8 @@ policies differ in length; then one iteration is measured in every way:
 - `products`: as `strips`, and a convolution is one matrix product per row of its kernel instead of XLA's operation.
 
 All are compiled and run once before they are timed, and they take turns. The file has the seconds of every round, and
-the largest difference between the parameters after an iteration and those after one with `chunks`.
+the largest difference between the parameters after an iteration and those after one with `chunks`; where rounding
+changes an action, the episodes differ. On a CPU, XLA compiles its convolutions of many agents for several minutes.
 """
 
 from __future__ import annotations
