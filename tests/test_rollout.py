@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from jaxbyz import Interference, make_environment, mlp_policy
-from jaxbyz.accelerate import living_strips as living_strips_module
 from jaxbyz.accelerate.batching import fold_mapped_axis
 from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_from_each_step, sum_over_steps
 from jaxbyz.accelerate.living_strips import living_strips
@@ -324,7 +323,7 @@ def test_sums_and_maps_over_steps_are_the_plain_ones(hidden, platform):
 @pytest.mark.parametrize(("platform", "size"), [("plain", 3), ("gpu", 3), ("cpu", 3), ("cpu", 1100)])
 def test_a_sum_over_a_part_has_every_second_chunk(platform, size, monkeypatch):
     """In all layouts: all steps at once, several rounds, chunks, and blocks if a tree has many numbers."""
-    monkeypatch.setattr(living_strips_module, "ROUND_STEPS", 8)
+    monkeypatch.setattr("jaxbyz.accelerate.living_strips.ROUND_STEPS", 8)
     n, A, C, M = 5, 2, 4, 16
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 18, (A, M))  # at most five chunks

@@ -82,14 +82,19 @@ def in_parts(x: Array, parts: int) -> Array:
     return jnp.concatenate([x, missing]).reshape(rows, parts, *x.shape[1:])
 
 
+def _living(alive: Bool[Array, "n A C M"], parts: int) -> Bool[Array, "P A strips"]:
+    """Return for each strip of a part whether it contains a step that was taken; those of a chunk are neighbours."""
+    strips = in_parts(alive[:, :, 0], parts).transpose(1, 2, 0, 3)
+    return strips.reshape(parts, alive.shape[1], -1)
+
+
 def living_strips(alive: Bool[Array, "n A C M"], parts: int = 1) -> LivingStrips:
     """Collect the strips that contain a step that was taken, those of each part and agent in blocks of their own."""
     _, A, C, M = alive.shape
     S = max(1, BLOCK_STEPS // C)
-    is_alive = in_parts(alive[:, :, 0], parts).transpose(1, 2, 0, 3)  # [P, A, chunks of a part, M]
-    G, size = parts * A, is_alive.shape[2] * M  # a group is an agent's share of a part
+    is_alive = _living(alive, parts).reshape(parts * A, -1)  # a group is an agent's share of a part
+    G, size = is_alive.shape
     Q = G * -(-size // S)
-    is_alive = is_alive.reshape(G, size)
     blocks = -(-jnp.sum(is_alive, axis=1, dtype=jnp.int32) // S)
     ends = jnp.cumsum(blocks)
     place = (ends - blocks)[:, None] * S + jnp.cumsum(is_alive, axis=1, dtype=jnp.int32) - 1
@@ -131,10 +136,9 @@ class StripRounds(NamedTuple):
 def strip_rounds(alive: Bool[Array, "n A C M"], parts: int = 1) -> StripRounds:
     """Collect the strips that contain a step that was taken in rounds, those of each part in rounds of their own."""
     _, A, C, M = alive.shape
-    is_alive = in_parts(alive[:, :, 0], parts).transpose(1, 2, 0, 3)  # [P, A, chunks of a part, M]
-    size = is_alive.shape[2] * M
+    is_alive = _living(alive, parts)
+    size = is_alive.shape[2]
     S = min(size, max(1, ROUND_STEPS // C))
-    is_alive = is_alive.reshape(parts, A, size)
     places = jnp.where(is_alive, jnp.arange(size, dtype=jnp.int32), size)
     R = -(-size // S)
     order = jnp.pad(jnp.sort(places), ((0, 0), (0, 0), (0, R * S - size)), constant_values=size)

@@ -28,6 +28,13 @@ def ranges_of(messages: Float[Array, "K D"]) -> Float[Array, "K 1"]:
     return jnp.max(messages, axis=1, keepdims=True) - jnp.min(messages, axis=1, keepdims=True)
 
 
+def range_noise(
+    messages: Float[Array, "K D"], ranges: Float[Array, "K 1"], uniform: Float[Array, "K D"], scale: float
+) -> Float[Array, "K D"]:
+    """Return g_b + scale·(max g_b − min g_b)·u, where u = `uniform` is uniform in (−1, 1) in every coordinate."""
+    return messages + scale * ranges * uniform
+
+
 def fedpg_br(*, reach: float = COLLUSION_REACH, on: MessageKind = "gradients") -> Attack:
     """FedPG-BR's colluders: their own mean plus a random direction, `reach` times as long as their own diameter.
 
@@ -46,6 +53,6 @@ def fedpg_br_noise(*, scale: float = NOISE_RANGES, on: MessageKind = "gradients"
 
     def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         uniform = jax.random.uniform(key, view.messages.shape, view.messages.dtype, -1.0, 1.0)
-        return view.messages + scale * ranges_of(view.messages) * uniform
+        return range_noise(view.messages, ranges_of(view.messages), uniform, scale)
 
     return on_messages(forge, on)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.attacks.alie import alie_z
 from jaxbyz.attacks.avg_zero import avg_zero_row
 from jaxbyz.attacks.base import View, sent_by_all
-from jaxbyz.attacks.fedpg_br_attacks import COLLUSION_REACH, NOISE_RANGES, collusion_row
+from jaxbyz.attacks.fedpg_br_attacks import COLLUSION_REACH, NOISE_RANGES, collusion_row, range_noise
 from jaxbyz.attacks.honest_statistics import honest_mean
 from jaxbyz.attacks.ipm import EPSILON, ipm_row
 from jaxbyz.attacks.line_search import scale_grid
@@ -28,7 +29,7 @@ class Ingredients(NamedTuple):
 
     Attributes:
         messages: `[K, D]`, the view's.
-        directions: `[3, D]`, those of MinMax and MinSum; the first is −s, s the honest standard deviation.
+        directions: `[3, D]`, those of MinMax and MinSum.
         ones: `[1, D]`.
         normal: `[K, D]`, Gaussian noise.
         uniform: `[K, D]`, the same noise made uniform in (−1, 1): one draw shortens compilation.
@@ -53,7 +54,7 @@ def ingredients_of_starts(key: PRNGKeyArray, view: View) -> Ingredients:
 def in_subspace(vectors: Ingredients) -> tuple[Ingredients, Float[Array, "D m"]]:
     """Return the coordinates of m = 3K + 4 vectors in an orthonormal basis of the space they span, and the basis."""
     basis, coordinates = jnp.linalg.qr(jnp.concatenate(vectors).T)
-    ends = [sum(len(part) for part in vectors[:i]) for i in range(1, len(vectors))]
+    ends = list(accumulate(map(len, vectors[:-1])))
     return Ingredients(*jnp.split(coordinates.T, ends)), basis
 
 
@@ -73,7 +74,7 @@ def families_of_starts(
     """
     x, mask = vectors.messages, view.mask
     mean, z, grid = honest_mean(x, mask), alie_z(view), scale_grid(x.dtype)
-    std = -vectors.directions[0]
+    std = -vectors.directions[DIRECTIONS.index("std")]
 
     rows = [jax.vmap(partial(row, view))(vectors.directions) for row in (min_max_row, min_sum_row)]
     furthest = jnp.concatenate(rows)
@@ -82,7 +83,7 @@ def families_of_starts(
     others_by_sender = jnp.broadcast_to(jnp.stack(others)[:, None], (len(others), *x.shape))
     noise = [scale * vectors.normal for scale in (100.0, GAUSSIAN_SCALE, LARGE_NOISE_SCALE)]
     noise += [sent_by_all(collusion_row(view, vectors.normal[0], COLLUSION_REACH), view)]
-    noise += [x + NOISE_RANGES * ranges * vectors.uniform]
+    noise += [range_noise(x, ranges, vectors.uniform, NOISE_RANGES)]
     if huge:
         noise += [jnp.broadcast_to(jnp.finfo(x.dtype).max ** 0.75 * vectors.ones, x.shape)]
     return [
