@@ -17,7 +17,7 @@ def caf(byzantine: int = 0) -> Rule:
 
     Start with c = 1. While Σc > n − 2f, find the top eigenpair (λ, v) of the c-weighted covariance and set
     `c_i ← c_i (1 − τ_i/τ_max)` with `τ_i = ⟨v, x_i − μ_c⟩²`. The result is the μ_c of least λ. Breakdown point 1/2.
-    Cost at most n²·D + n⁴, because every pass sets one c to zero.
+    Every pass sets one c to zero, so that at most 2f are needed: the cost is at most n²·D + 2f·n³.
 
     The eigenpair is exact and deterministic, where ByzFL takes one step of power iteration from a random vector. τ_max
     is the maximum over messages with c > 0; over all messages, as in ByzFL, one far message stalls the filter forever.
@@ -54,6 +54,6 @@ def caf(byzantine: int = 0) -> Rule:
 
         c = ok.astype(gram.dtype)
         start = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
-        return normalised(jax.lax.fori_loop(0, n if byzantine else 0, step, start)[1], ok)
+        return normalised(jax.lax.fori_loop(0, 2 * byzantine, step, start)[1], ok)
 
     return weighted(weights, rotates=True)
