@@ -17,22 +17,17 @@ def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     It does not depend on the order of rows. If several directions share the largest eigenvalue, it is the mean of their
     projectors; for a zero matrix it is zero. Not differentiated.
     """
-    tiny = jnp.finfo(matrix.dtype).tiny
-    # A projector m on one direction has tr(m²) = 1.
-    converged = 1.0 - 32.0 * jnp.finfo(matrix.dtype).eps
+    power = _with_trace_one(jax.lax.stop_gradient(matrix))
+    for squarings in range(1, SQUARINGS + 1):
+        power = jnp.matmul(power, power, precision=jax.lax.Precision.HIGHEST)
+        if squarings % 3 == 0:  # the largest eigenvalue was at least 1/n before, so that its 8th power is not lost
+            power = _with_trace_one(power)
+    return power
 
-    def normalise(m: Array) -> Array:
-        return m / jnp.maximum(jnp.trace(m), tiny)
 
-    def square(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        m, trace = carry
-        squared = jnp.matmul(m, m, precision=jax.lax.Precision.HIGHEST)
-        unfinished = trace < converged
-        return jnp.where(unfinished, normalise(squared), m), jnp.where(unfinished, jnp.trace(squared), trace)
-
-    # A loop that ends early would be no faster for a batch of matrices, and a GPU would ask the host after every step.
-    start = normalise(jax.lax.stop_gradient(matrix))
-    return jax.lax.fori_loop(0, SQUARINGS, square, (start, jnp.zeros((), matrix.dtype)))[0]
+def _with_trace_one(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Divide a positive semi-definite matrix by its trace; a zero matrix stays zero."""
+    return matrix / jnp.maximum(jnp.trace(matrix), jnp.finfo(matrix.dtype).tiny)
 
 
 def scaled(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
