@@ -4,22 +4,27 @@
     python benchmarks/tasks.py pendulum acrobot --seeds 10 --out results
     python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
     python benchmarks/tasks.py --merge part1 part2 --out results
+    python benchmarks/tasks.py --together --processes 6 --seed 1000 --out results
     python benchmarks/tasks.py --table --out results
     python benchmarks/tasks.py cartpole acrobot --markdown --plot curves.png
     python benchmarks/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds, or with `--together` one over its attacks and seeds, which
 fills a GPU better. Its JSON file has the command, options, versions, seeds and curves. Rows whose file exists are
-skipped, so an interrupted call can be repeated, and calls for different tasks can run side by side. The seeds of an
-expensive row can be divided among processes with their own folders, and merged afterwards. Seeds for tuning start at 0,
-those of the published table at 1000.
+skipped, so an interrupted call can be repeated. With `--processes`, rows are trained side by side; on an NVIDIA GPU
+start its Multi-Process Service before, or they take turns. The seeds of an expensive row can be divided among processes
+with their own folders, and merged afterwards. Seeds for tuning start at 0, those of the published table at 1000.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,22 +98,61 @@ def options_of(settings: list[str]) -> dict[str, Any]:
     return options
 
 
+def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of a task whose files do not exist, row -> configuration, as batches that are trained at once."""
+    from jaxbyz.experiments.resolving import resolve
+    from jaxbyz.reproduction.result_files import batches_of_trainings
+
+    task = TASKS[task_name]
+    options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
+    configs = {
+        row: resolve(arguments.preset or task.preset, **{**options, **ROWS[row], **options_of(arguments.set)})
+        for row in rows
+        if not (arguments.out / f"{name_of(task_name, row, arguments)}.json").exists()
+    }
+    return batches_of_trainings(configs, arguments.together)
+
+
+def name_of(task_name: str, row: str, arguments: argparse.Namespace) -> str:
+    """Return the name of a row's file."""
+    return f"{task_name}-{row}" + (f"-{arguments.label}" if arguments.label else "")
+
+
 def train(task_name: str, rows: list[str], arguments: argparse.Namespace) -> None:
     """Train rows of a task and write the files that do not exist."""
-    from jaxbyz.experiments.resolving import resolve
-    from jaxbyz.reproduction.result_files import batches_of_trainings, train_and_record
+    from jaxbyz.reproduction.result_files import train_and_record
 
-    task, label = TASKS[task_name], f"-{arguments.label}" if arguments.label else ""
-    options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
-    row_of = {f"{task_name}-{row}{label}": row for row in rows}
-    configs = {
-        name: resolve(arguments.preset or task.preset, **{**options, **ROWS[row], **options_of(arguments.set)})
-        for name, row in row_of.items()
-        if not (arguments.out / f"{name}.json").exists()
-    }
-    for batch in batches_of_trainings(configs, arguments.together):
-        for name, (metrics, record) in train_and_record(batch).items():
-            write_row(task_name, row_of[name], metrics, record, arguments)
+    for batch in batches(task_name, rows, arguments):
+        names = {name_of(task_name, row, arguments): row for row in batch}
+        for name, (metrics, record) in train_and_record({name: batch[names[name]] for name in names}).items():
+            write_row(task_name, names[name], metrics, record, arguments)
+
+
+def train_side_by_side(task_names: list[str], rows: list[str], arguments: argparse.Namespace) -> None:
+    """Train with several processes; each trains one batch. Searching attacks come first, because they take longest.
+
+    Raises:
+        SystemExit: if a process fails; the others go on before.
+    """
+    jobs = [(name, list(batch)) for name in task_names for batch in batches(name, rows, arguments)]
+    jobs.sort(key=lambda job: "gradient-found" not in job[1])
+    options = ["--seeds", str(arguments.seeds), "--seed", str(arguments.seed), "--out", str(arguments.out)]
+    options += [word for setting in arguments.set for word in ("--set", setting)]
+    options += [word for option in ("trajectories", "preset", "label") if (value := getattr(arguments, option))
+                for word in (f"--{option}", str(value))]  # fmt: skip
+    options += ["--together"] * arguments.together
+
+    def run(job: tuple[str, list[str]]) -> bool:
+        command = [sys.executable, *sys.argv[:1], job[0], "--rows", ",".join(job[1]), *options]
+        # Several processes share a GPU only if none of them reserves its memory.
+        return subprocess.run(command, env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}).returncode == 0
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(arguments.processes) as pool:
+        succeeded = list(pool.map(run, jobs))
+    print(f"{sum(len(batch) for _, batch in jobs)} rows in {time.monotonic() - started:.0f} s")
+    if failed := [f"{name} {','.join(batch)}" for (name, batch), good in zip(jobs, succeeded, strict=True) if not good]:
+        sys.exit(f"failed: {'; '.join(failed)}")
 
 
 def write_row(
@@ -272,6 +316,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="replace an option")
     parser.add_argument("--label", default="", help="added to the names of the files")
     parser.add_argument("--together", action="store_true", help="train the attacks that can share a program in one")
+    parser.add_argument("--processes", type=int, default=1, help="train rows in so many processes side by side (1)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
     parser.add_argument("--list", action="store_true", help="list tasks and rows")
     parser.add_argument(
@@ -299,6 +344,8 @@ def main() -> None:
         print(markdown(records))
         if arguments.plot:
             draw(records, arguments.plot)
+    elif arguments.processes > 1:
+        train_side_by_side(arguments.tasks or list(TASKS), rows, arguments)
     else:
         from jaxbyz.accelerate.setup import prepare
 

@@ -49,6 +49,37 @@ def test_the_seeds_of_a_task_are_merged(tmp_path):
         assert refused.returncode == 1 and reason in refused.stderr
 
 
+@pytest.mark.slow
+def test_rows_of_tasks_are_trained_side_by_side(tmp_path):
+    """Two processes write what one writes; rows that exist are skipped, and a process that fails is named."""
+    options = [
+        "cartpole",
+        "--rows",
+        "avg-zero,min-max,alone",
+        "--seeds",
+        "2",
+        "--trajectories",
+        "16",
+        "--label",
+        "short",
+    ]
+
+    def train(folder: Path, *more: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(BENCHMARKS / "tasks.py"), *options, "--out", str(folder), *more]
+        return subprocess.run(command, text=True, capture_output=True, timeout=900)
+
+    def rows(folder: Path) -> dict[str, list[list[float]]]:
+        return {path.name: json.loads(path.read_text())["return"] for path in folder.glob("*.json")}
+
+    assert train(tmp_path / "one").returncode == 0
+    assert "3 rows in" in train(tmp_path / "two", "--processes", "2").stdout
+    assert len(rows(tmp_path / "one")) == 3 and rows(tmp_path / "one") == rows(tmp_path / "two")
+    assert "0 rows in" in train(tmp_path / "two", "--processes", "2").stdout
+    (tmp_path / "file").write_text("")  # where a folder is expected
+    failed = train(tmp_path / "file", "--processes", "2")
+    assert failed.returncode == 1 and "failed: cartpole avg-zero; cartpole min-max" in failed.stderr
+
+
 def test_rules_are_compared_by_rank_and_by_intervals():
     """Only results of DecByzPG with large batches count, and only attacks that all rules have met."""
     from what_matters import Standing, compare_rules, ranks
