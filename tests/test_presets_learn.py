@@ -21,7 +21,7 @@ BUDGETS = {
     "lunarlander-continuous": (320, 120.0),
     "catch": (320, 0.4),
     "breakout": (240, 1.0),
-    "asterix": (240, 0.2),
+    "asterix": (480, 0.2),
     "spaceinvaders": (240, 2.0),
 }
 

@@ -40,6 +40,19 @@ IMAGE: dict[str, Any] = {
     "entropy": 0.01,
     "trajectories": 3000,
 }
+# Many steps on small whole batches. The entropy bonus acts on unbounded logits; at ±3 they would pass on little of its
+# gradient.
+WHOLE_IMAGE_BATCHES: dict[str, Any] = {
+    **IMAGE,
+    "N": 4,
+    "B": 4,
+    "epochs": 16,
+    "minibatches": 1,
+    "output_activation": "identity",
+    "output_scale": 1.0,
+    "entropy": 0.05,
+    "trajectories": 1500,
+}
 
 # For environments without a preset of their own, by the kind of their actions and observations.
 GENERAL_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -81,14 +94,12 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "catch": ("Catch: critics, 16 clipped steps per batch of 32, messages of equal length",
               {**DISCRETE, "env": "Catch-bsuite", "horizon": 10, "N": 32, "B": 32, "epochs": 16, "minibatches": 1,
                "clip_norm": 0.01, "entropy": 0.01, "trajectories": 1000}),
-    # The entropy bonus acts on unbounded logits; at ±3 they would pass on little of its gradient.
     "breakout": ("Breakout-MinAtar: convolutions, critics, 16 clipped steps per batch of 4",
-                 {**IMAGE, "env": "Breakout-MinAtar", "horizon": 1000, "N": 4, "B": 4, "epochs": 16, "minibatches": 1,
-                  "output_activation": "identity", "output_scale": 1.0, "entropy": 0.05, "trajectories": 1500}),
-    "asterix": ("Asterix-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
-                {**IMAGE, "env": "Asterix-MinAtar", "horizon": 1000}),
+                 {**WHOLE_IMAGE_BATCHES, "env": "Breakout-MinAtar", "horizon": 1000}),
+    "asterix": ("Asterix-MinAtar: convolutions, critics, 16 clipped steps per batch of 4",
+                {**WHOLE_IMAGE_BATCHES, "env": "Asterix-MinAtar", "horizon": 1000}),
     "spaceinvaders": ("SpaceInvaders-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
-                      {**IMAGE, "env": "SpaceInvaders-MinAtar", "horizon": 1000}),
+                      {**IMAGE, "env": "SpaceInvaders-MinAtar", "horizon": 1000, "trajectories": 1500}),
 }  # fmt: skip
 
 # The rule of these presets under attack. With several steps per batch, RFA lets the drift of MinMax through.
