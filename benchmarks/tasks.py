@@ -4,14 +4,14 @@
     python benchmarks/tasks.py pendulum acrobot --seeds 10 --out results
     python benchmarks/tasks.py pendulum --rows min-max --set eta=1e-3 --set aggregator=caf --label caf --out tuning
     python benchmarks/tasks.py --merge part1 part2 --out results
-    python benchmarks/tasks.py --together --processes 6 --seed 1000 --out results
+    python benchmarks/tasks.py --together --jobs 6 --seed 1000 --out results
     python benchmarks/tasks.py --table --out results
     python benchmarks/tasks.py cartpole acrobot --markdown --plot curves.png
     python benchmarks/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds, or with `--together` one over its attacks and seeds, which
 fills a GPU better. Its JSON file has the command, options, versions, seeds and curves. Rows whose file exists are
-skipped, so an interrupted call can be repeated. With `--processes`, rows are trained side by side; on an NVIDIA GPU
+skipped, so an interrupted call can be repeated. With `--jobs`, rows are trained side by side; on an NVIDIA GPU
 start its Multi-Process Service before, or they take turns. The seeds of an expensive row can be divided among processes
 with their own folders, and merged afterwards. Seeds for tuning start at 0, those of the published table at 1000.
 """
@@ -21,14 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))  # where `--jobs` starts this script, Python does not do it
 from recorded_command import recorded_command
 
 ATTACKED = {"agents": 13, "byzantine": 3}
@@ -123,36 +124,36 @@ def train(task_name: str, rows: list[str], arguments: argparse.Namespace) -> Non
     from jaxbyz.reproduction.result_files import train_and_record
 
     for batch in batches(task_name, rows, arguments):
-        names = {name_of(task_name, row, arguments): row for row in batch}
-        for name, (metrics, record) in train_and_record({name: batch[names[name]] for name in names}).items():
-            write_row(task_name, names[name], metrics, record, arguments)
+        for row, (metrics, record) in train_and_record(batch).items():
+            write_row(task_name, row, metrics, record, arguments)
 
 
 def train_side_by_side(task_names: list[str], rows: list[str], arguments: argparse.Namespace) -> None:
-    """Train with several processes; each trains one batch. Searching attacks come first, because they take longest.
+    """Train every batch in a process of its own; searching attacks come first, because they take longest.
 
     Raises:
-        SystemExit: if a process fails; the others go on before.
+        SystemExit: if some of them failed, after the others have ended.
     """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or the first process reserves most of a GPU
+    from jaxbyz.reproduction.subprocesses import run_in_processes
+
     jobs = [(name, list(batch)) for name in task_names for batch in batches(name, rows, arguments)]
     jobs.sort(key=lambda job: "gradient-found" not in job[1])
     options = ["--seeds", str(arguments.seeds), "--seed", str(arguments.seed), "--out", str(arguments.out)]
     options += [word for setting in arguments.set for word in ("--set", setting)]
-    options += [word for option in ("trajectories", "preset", "label") if (value := getattr(arguments, option))
-                for word in (f"--{option}", str(value))]  # fmt: skip
-    options += ["--together"] * arguments.together
-
-    def run(job: tuple[str, list[str]]) -> bool:
-        command = [sys.executable, *sys.argv[:1], job[0], "--rows", ",".join(job[1]), *options]
-        # Several processes share a GPU only if none of them reserves its memory.
-        return subprocess.run(command, env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}).returncode == 0
-
+    for option in ("trajectories", "preset", "label"):
+        if value := getattr(arguments, option):
+            options += [f"--{option}", str(value)]
+    if arguments.together:
+        options.append("--together")
+    commands = {f"{name} {','.join(batch)}": [name, "--rows", ",".join(batch), *options] for name, batch in jobs}
     started = time.monotonic()
-    with ThreadPoolExecutor(arguments.processes) as pool:
-        succeeded = list(pool.map(run, jobs))
+    failed = run_in_processes(commands, arguments.jobs, partial(print, flush=True), program=sys.argv[:1])
     print(f"{sum(len(batch) for _, batch in jobs)} rows in {time.monotonic() - started:.0f} s")
-    if failed := [f"{name} {','.join(batch)}" for (name, batch), good in zip(jobs, succeeded, strict=True) if not good]:
-        sys.exit(f"failed: {'; '.join(failed)}")
+    if failed:
+        for name, reason in failed.items():
+            print(f"{name}: {reason}", file=sys.stderr)
+        sys.exit(f"failed: {'; '.join(name for name in commands if name in failed)}")
 
 
 def write_row(
@@ -167,6 +168,7 @@ def write_row(
     curves = window_averages(metrics, np.maximum(end - max(100, end[0]), 0), end)
     arguments.out.mkdir(parents=True, exist_ok=True)
     record |= {
+        "name": name_of(task_name, row, arguments),
         "task": task_name,
         "row": row,
         "label": arguments.label,
@@ -316,7 +318,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="replace an option")
     parser.add_argument("--label", default="", help="added to the names of the files")
     parser.add_argument("--together", action="store_true", help="train the attacks that can share a program in one")
-    parser.add_argument("--processes", type=int, default=1, help="train rows in so many processes side by side (1)")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
     parser.add_argument("--list", action="store_true", help="list tasks and rows")
     parser.add_argument(
@@ -344,7 +346,7 @@ def main() -> None:
         print(markdown(records))
         if arguments.plot:
             draw(records, arguments.plot)
-    elif arguments.processes > 1:
+    elif arguments.jobs > 1:
         train_side_by_side(arguments.tasks or list(TASKS), rows, arguments)
     else:
         from jaxbyz.accelerate.setup import prepare

@@ -8,7 +8,8 @@ from jaxtyping import Array, Float
 
 from jaxbyz.rules.base import root
 
-SQUARINGS = 15  # the matrix to the power 2^15: eigenvalues within a factor 1 − 1e-4 of the largest count as equal
+# A multiple of 3. In the power 2^15 of a matrix, eigenvalues within a factor 1 − 1e-4 of the largest count as equal.
+SQUARINGS = 15
 
 
 def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
