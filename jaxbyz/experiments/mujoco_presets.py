@@ -14,6 +14,7 @@ _MUJOCO: dict[str, Any] = {
     "critic_hidden": (64, 64),
     "critic_eta": 1e-3,
     "critic_steps": 32,
+    "epochs": 8,
     "minibatches": 4,
     "eta": 1e-3,
     "eta_end": 1e-4,
