@@ -64,8 +64,9 @@ class Page(NamedTuple):
         local_eta: if given, every agent uses its batch for local steps of this size along its own clipped estimates
             instead, and sends one message: their mean (`sampling.reuse.local_estimate`).
         ratio_clip: the distance of probability ratios from 1 beyond which they have no influence (`sampling.reuse`).
-        entropy: the factor β of the entropy of the policy, whose gradient is added in all states of an episode; with
-            normalised advantages, its mean over steps. What later entropy is worth is not counted.
+        entropy: the factor β of the entropy of the policy. The gradient of β times the entropy in every visited state
+            is added to an estimate, summed over the steps of an episode; with normalised advantages, averaged over
+            them. That an action leads to states with more entropy is not rewarded.
         batch_spread: the size of a large batch is drawn from {N − batch_spread, …, N + batch_spread} (FedPG-BR).
         ratio_window: a small batch has the mean of π(a_t | s_t; θ')/π(a_t | s_t; θ_t) over its steps, where θ' is the
             anchor, and FedPG-BR ends its inner loop if that is farther than this from 1. None for neither.
