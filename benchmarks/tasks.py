@@ -57,7 +57,7 @@ TASKS = {
     "pendulum": Task("pendulum", -200, 1000, 1000),
     "mountaincar": Task("mountaincar", -120, 5000, 5000),
     "mountaincar-continuous": Task("mountaincar-continuous", 90, 500, 500),
-    "lunarlander": Task("lunarlander", 200, 1000, 3000),
+    "lunarlander": Task("lunarlander", 200, 1000, 1500),
     "lunarlander-continuous": Task("lunarlander-continuous", 200, 2000, 2000),
     "catch": Task("catch", 0.95, 1000, 1000),
     "breakout": Task("breakout", 10, 3000, 1500),

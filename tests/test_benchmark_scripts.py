@@ -40,7 +40,7 @@ def test_the_seeds_of_a_task_are_merged(tmp_path):
         options = ["--merge", *map(str, folders), "--out", str(tmp_path / "out")]
         return subprocess.run([sys.executable, str(BENCHMARKS / "tasks.py"), *options], text=True, capture_output=True)
 
-    assert "critic_parts" not in published["config"]  # an option that is newer than the file
+    del published["config"]["critic_parts"]  # as in a file that is older than this option
     late, early, overlapping = write_part(4, 10, critic_parts=1), write_part(0, 4), write_part(3, 10, critic_parts=2)
     assert merge(late, early).returncode == 0
     whole = json.loads((tmp_path / "out" / "pendulum-avg-zero.json").read_text())

@@ -232,7 +232,7 @@ def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
         text("--help", "--preset", "cartpole-best"),
         text("--env=LunarLander-v3", "-h"),
     )
-    assert "preset cartpole (" in usual and "step size η (0.01)" in usual and "Byzantine agents f, which" in usual
+    assert "preset cartpole (" in usual and "step size η (0.015)" in usual and "Byzantine agents f, which" in usual
     assert "preset cartpole-best (" in best and "step size η (0.01)" in best
     assert "preset lunarlander (" in lander and "separated by commas (64,64)" in lander
     groups = ("task:", "agents and faults:", "defence:", "network:", "examples: jaxbyz train")

@@ -59,8 +59,8 @@ _BEST_CARTPOLE: dict[str, Any] = {
     "p": 1.0,
     "N": 8,
     "B": 8,
-    "eta": 1e-2,
-    "eta_end": 1e-3,
+    "eta": 1.5e-2,
+    "eta_end": 5e-4,
     "output_scale": 3.0,
 }
 
@@ -103,7 +103,7 @@ _RFA: dict[str, Any] = {"aggregator": "rfa"}
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("the default of every option; GPOMDP without a baseline", {}),
     **GENERAL_PRESETS,
-    "cartpole": ("CartPole: batches of 8 (p = 1), decaying step size 1e-2, logits in ±3, leave-one-out baseline",
+    "cartpole": ("CartPole: batches of 8 (p = 1), decaying step size 1.5e-2, logits in ±3, leave-one-out baseline",
                  _BEST_CARTPOLE),
     "cartpole-steady": ("CartPole: Table 1 with step size 1e-3, tanh, leave-one-out baseline, weights clipped at 1",
                         {**_TABLE_CARTPOLE, **_STEADY, **_RFA}),
@@ -111,7 +111,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                        {**_TABLE_CARTPOLE, **_RFA}),
     "cartpole-published": ("CartPole: the published code of the paper, including its differences from the paper",
                            {**_TABLE_CARTPOLE, **_PUBLISHED, "eta": 5e-4}),
-    "cartpole-best": ("CartPole: `cartpole` with RFA also if nobody is Byzantine", {**_BEST_CARTPOLE, **_RFA}),
+    "cartpole-best": ("CartPole: `cartpole` with step sizes from 1e-2 to 1e-3, and RFA also if nobody is Byzantine",
+                      {**_BEST_CARTPOLE, "eta": 1e-2, "eta_end": 1e-3, **_RFA}),
     "cartpole-fedpg-br": ("CartPole: FedPG-BR with the values of its own code", _FEDPG_BR),
     "cartpole-svrpg": ("CartPole: SVRPG, one large batch of 16 and three small batches", {**_SVRPG, **_RFA}),
     "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the values of `cartpole-steady`", {**_MARINA, **_RFA}),
