@@ -37,7 +37,10 @@ def hold_actions(environment: Environment, steps: int) -> Environment:
             after = after._replace(reward=now.reward + after.reward)
             return jax.tree.map(lambda old, new: jnp.where(over, old, new), now, after)
 
-        return jax.lax.fori_loop(1, steps, once_more, environment.step(key, state, action, *own))
+        # The loop starts before the first step, with zeros that it replaces, so that the step is compiled once.
+        shapes = jax.eval_shape(environment.step, key, state, action, *own)
+        before = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)._replace(state=state)
+        return jax.lax.fori_loop(0, steps, once_more, before)
 
     limit = None if environment.limit is None else -(-environment.limit // steps)
     return environment._replace(step=step, limit=limit)
