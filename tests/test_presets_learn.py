@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import jaxbyz as jb
 from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
-from jaxbyz.experiments.resolving import resolve
+from jaxbyz.experiments.resolving import from_dict, resolve
 from jaxbyz.experiments.task_presets import GENERAL_PRESETS, TASK_PRESETS
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 # preset -> trajectories per agent, and how much the return of the last fifth exceeds that of the first batch
 BUDGETS = {
@@ -57,3 +63,15 @@ def test_defaults_follow_the_environment():
     assert resolve("general-continuous", env="Pendulum-v1").horizon == 200
     assert resolve("default", env="MountainCarContinuous-v0", env_param="hold=8").horizon == 125
     assert resolve("default", env="MountainCarContinuous-v0", env_param="hold=8", horizon=7).horizon == 7
+
+
+def test_every_published_row_has_the_options_of_its_preset():
+    """The table of docs/tasks.md shows what today's presets reach."""
+    script = runpy.run_path(str(BENCHMARKS / "tasks.py"))
+    tasks, rows = script["TASKS"], script["ROWS"]
+    published = [json.loads(path.read_text()) for path in sorted((BENCHMARKS / "results" / "tasks").glob("*.json"))]
+    assert {record["task"] for record in published} == set(tasks)
+    for record in published:
+        task, seeds = tasks[record["task"]], record["seeds"]
+        options = {"trajectories": task.budget, "seeds": len(seeds), "seed": seeds[0], **rows[record["row"]]}
+        assert from_dict(record["config"]) == resolve(task.preset, **options), record["name"]
