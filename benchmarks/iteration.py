@@ -47,7 +47,7 @@ def traced(way: str) -> Iterator[None]:
     chosen = convolve if way == "products" else plain_convolve
     with mock.patch.object(convolutional, "convolve", chosen), contextlib.ExitStack() as stack:
         if way == "chunks":
-            stack.enter_context(mock.patch.object(episode_sums, "layout", lambda *_: "chunks"))
+            stack.enter_context(mock.patch.object(episode_sums, "layout", lambda _: "chunks"))
         yield
 
 

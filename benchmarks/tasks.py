@@ -60,7 +60,7 @@ TASKS = {
     "lunarlander": Task("lunarlander", 200, 1000, 1500),
     "lunarlander-continuous": Task("lunarlander-continuous", 200, 2000, 2000),
     "catch": Task("catch", 0.95, 1000, 1000),
-    "breakout": Task("breakout", 10, 3000, 1500),
+    "breakout": Task("breakout", 10, 3000, 1000),
     "asterix": Task("asterix", 3, 3000, 1500),
     "spaceinvaders": Task("spaceinvaders", 30, 3000, 1500),
     "inverted-pendulum": Task("inverted-pendulum", 1000, 800, 800),

@@ -18,19 +18,18 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxbyz.accelerate.living_strips import in_parts, living_strips, strip_rounds
 from jaxbyz.accelerate.platform import on_cpu, plain
 
-# With more parameters per agent, a step of the network costs a CPU much more than fetching its numbers. With fewer
-# episodes per agent, most of a block of strips would be empty.
-STRIPS_PARAMETERS, STRIPS_EPISODES = 1024, 16
+# With more parameters per agent, a step of the network costs a CPU much more than fetching its numbers.
+STRIPS_PARAMETERS = 1024
 
 
-def layout(trees: Any, episodes: int) -> Literal["at once", "chunks", "blocks", "rounds"]:
+def layout(trees: Any) -> Literal["at once", "chunks", "blocks", "rounds"]:
     """Choose how a sum goes through the steps: `living_strips` explains blocks and rounds."""
     if plain():
         return "at once"
     if not on_cpu():
         return "rounds"
     parameters = sum(leaf[0].size for leaf in jax.tree.leaves(trees))
-    return "blocks" if parameters > STRIPS_PARAMETERS and episodes >= STRIPS_EPISODES else "chunks"
+    return "blocks" if parameters > STRIPS_PARAMETERS else "chunks"
 
 
 def sum_over_steps(
@@ -69,9 +68,8 @@ def repeatable_sum(
     Chunk c belongs to part c mod `parts`. What does not depend on the trees is done once, outside of the loop. The
     other arguments are those of `sum_over_steps`; of `trees` only the shapes matter here.
     """
-    M = alive.shape[3]
     start = _zeros(function, trees, steps)
-    chosen = layout(trees, M)
+    chosen = layout(trees)
     if chosen == "at once":
 
         def sum_part(trees: Any, part: Array | int) -> Any:
@@ -127,7 +125,7 @@ def map_over_steps(
         values = jax.vmap(function)(trees, jax.tree.map(_all_steps, steps)).reshape(A, n, C, M)
         return jnp.where(alive, jnp.moveaxis(values, 1, 0), 0.0)
     start = jnp.zeros(alive.shape, _zeros(function, trees, steps).dtype)
-    if layout(trees, M) != "blocks":
+    if layout(trees) != "blocks":
 
         def map_chunk(c: Array, values: Array) -> Array:
             part = jax.vmap(function)(trees, _chunk(steps, c)).reshape(A, C, M)

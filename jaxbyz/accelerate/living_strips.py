@@ -19,9 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-# Steps per block: with more, the activations of a network no longer fit into a CPU's fastest cache, and more places of
-# each agent's last block are empty.
+# Steps per block, at most: with more, the activations of a network no longer fit into a CPU's fastest cache.
 BLOCK_STEPS = 256
+# Strips per block and episode, at most: with more, most places of a block are empty if a batch is small and its
+# episodes are short.
+STRIPS_PER_EPISODE = 2
 # Steps of each agent per round.
 ROUND_STEPS = 1024
 
@@ -91,7 +93,7 @@ def _living(alive: Bool[Array, "n A C M"], parts: int) -> Bool[Array, "P A strip
 def living_strips(alive: Bool[Array, "n A C M"], parts: int = 1) -> LivingStrips:
     """Collect the strips that contain a step that was taken, those of each part and agent in blocks of their own."""
     _, A, C, M = alive.shape
-    S = max(1, BLOCK_STEPS // C)
+    S = max(1, min(BLOCK_STEPS // C, STRIPS_PER_EPISODE * M))
     is_alive = _living(alive, parts).reshape(parts * A, -1)  # a group is an agent's share of a part
     G, size = is_alive.shape
     Q = G * -(-size // S)

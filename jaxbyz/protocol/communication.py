@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import map_in_batches
+from jaxbyz.accelerate.no_inline import stored
 from jaxbyz.attacks.base import Forge, Memory, View
 from jaxbyz.protocol.committees import draw_committees, scatter_outcomes
 from jaxbyz.protocol.placement import Places
@@ -163,8 +164,9 @@ def exchange(
     if same_for_everyone and not (rule.personal or rule.random or rule.stateful):
         sent = received(keys.forge, view, forge, jnp.int32(0), restore_own=False)
         once = receive(keys, rule, first, sent, sent[0], jnp.int32(0))
+        rows, shares = stored((once.rows, once.shares))  # or a CPU computes every copy again
         R = places.per_device
-        return Outcome(jnp.broadcast_to(once.rows, (R, D)), jnp.broadcast_to(once.shares, (R, K)), states)
+        return Outcome(jnp.broadcast_to(rows, (R, D)), jnp.broadcast_to(shares, (R, K)), states)
 
     common = received(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
 
