@@ -49,7 +49,7 @@ $(VENV)-box2d/.installed:
 	touch $@
 
 test-box2d: setup $(VENV)-box2d/.installed
-	JAXBYZ_BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/test_lunar_lander.py
+	JAXBYZ_BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/environments/test_lunar_lander.py
 
 $(VENV)-mujoco/.installed:
 	$(PYTHON) -m venv $(VENV)-mujoco
@@ -57,7 +57,7 @@ $(VENV)-mujoco/.installed:
 	touch $@
 
 test-mujoco: setup $(VENV)-mujoco/.installed
-	JAXBYZ_MUJOCO_PYTHON=$(CURDIR)/$(VENV)-mujoco/bin/python $(BIN)/python -m pytest -m live -s tests/test_mujoco_live.py
+	JAXBYZ_MUJOCO_PYTHON=$(CURDIR)/$(VENV)-mujoco/bin/python $(BIN)/python -m pytest -m live -s tests/environments/test_mujoco_live.py
 
 $(VENV)-byzfl/.installed:
 	$(PYTHON) -m venv $(VENV)-byzfl
@@ -65,12 +65,12 @@ $(VENV)-byzfl/.installed:
 	touch $@
 
 test-byzfl: setup $(VENV)-byzfl/.installed
-	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/test_rules_parity.py
+	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/rules/test_parity.py
 
 # The HTML report and the leaderboard in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest -m live tests/test_report_browser.py tests/test_benchmark_browser.py
+	$(BIN)/python -m pytest -m live tests/report/test_browser.py tests/benchmark/test_browser.py
 
 # Wheel and sdist, each installed into a clean environment.
 test-dist: setup
@@ -83,7 +83,7 @@ bench: setup $(VENV)-byzfl/.installed
 
 # A thousand random configurations: each must train or be refused. Takes long.
 fuzz: setup
-	$(BIN)/python -m pytest -n auto -m slow tests/test_fuzz.py
+	$(BIN)/python -m pytest -n auto -m slow tests/configuration/test_fuzz.py
 
 # Build the documentation into site/. Broken links, missing pages and malformed docstrings are errors.
 docs: setup

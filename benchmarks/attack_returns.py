@@ -30,8 +30,8 @@ from jaxbyz.accelerate.setup import prepare
 from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks import attacks
 from jaxbyz.attacks.one_of import one_of
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling import tabular_mdp
 
 K, F = attack_damage.K, attack_damage.F

@@ -29,8 +29,8 @@ def against_torch(python: str, rounds: int = 3) -> None:
     """Time our batch and that of torch in turns."""
     import speed
 
-    from jaxbyz.experiments.run_folder import describe_environment
     from jaxbyz.files import write_json
+    from jaxbyz.runs.run_folder import describe_environment
 
     programs = speed.batch_programs(speed.AGENTS, endless=True)
     ours = programs.get("all_cores", programs["ours"])

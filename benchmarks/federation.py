@@ -27,7 +27,7 @@ import numpy as np
 from federation_trial import Trial, resources
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.resolving import resolve
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation import launcher
 from jaxbyz.federation.keys import node_name
 from jaxbyz.federation.records import STATUS_FILE
@@ -358,7 +358,7 @@ def _seconds(pid: int) -> float:
 
 def process_cost(folder: Path, K: int) -> dict:
     """Run K processes without faults, and the simulation of the same configuration."""
-    from jaxbyz.experiments.run import run as simulate
+    from jaxbyz.runs.run import run as simulate
 
     config = resolve("cartpole-best", agents=K, byzantine=0, trajectories=400)
     trial = Trial(folder, config)
@@ -396,7 +396,7 @@ def process_cost(folder: Path, K: int) -> dict:
 
 def _difference(folder: Path, config) -> float:
     """Return the largest difference between the final parameters of the nodes and of the simulation."""
-    from jaxbyz.experiments.run import run as simulate
+    from jaxbyz.runs.run import run as simulate
 
     return float(np.abs(load_federation(folder).policy["last"] - simulate(config).policy["last"]).max())
 

@@ -20,8 +20,8 @@ import numpy as np
 
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 
 COMMON: dict[str, Any] = {
     "agents": 13, "byzantine": 3, "attack": "avg-zero", "horizon": 200, "p": 1.0, "unsafe": True,

@@ -25,7 +25,7 @@ import zmq
 from federation_trial import Trial
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.resolving import resolve
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation.frames import VECTOR, encode_vector
 from jaxbyz.federation.keys import Federation, read_federation
 from jaxbyz.federation.programs import build_programs, format_of

@@ -23,8 +23,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402 (from this checkout)
 from jaxbyz.files import write_json  # noqa: E402
+from jaxbyz.runs.run_folder import describe_environment  # noqa: E402 (from this checkout)
 
 RESULTS = ROOT / "benchmarks" / "results" / "gpu_repeatability.json"
 CASES = {

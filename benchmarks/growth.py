@@ -26,8 +26,8 @@ import speed
 import jaxbyz as jb
 from jaxbyz.algorithms import Algorithm, decbyzpg
 from jaxbyz.components import make_agreement, make_rule
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling.page import Page
 
 AGENTS = (5, 13, 50, 200, 1000)

@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import jaxbyz as jb
 from jaxbyz.accelerate import episode_sums
 from jaxbyz.accelerate.convolutions import convolve, plain_convolve
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.policies import convolutional
+from jaxbyz.runs.run_folder import describe_environment
 
 FEDERATION = {"agents": 13, "byzantine": 3, "attack": "avg-zero"}
 IMAGES = ("breakout", "asterix", "spaceinvaders")

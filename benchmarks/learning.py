@@ -97,7 +97,7 @@ SEARCH: dict[str, dict] = {
 
 def train(name: str, options: dict[str, Any], seeds: int, trajectories: int | None, out: Path) -> None:
     """Train one configuration and write its file, unless it exists."""
-    from jaxbyz.experiments.resolving import resolve
+    from jaxbyz.configuration.resolving import resolve
     from jaxbyz.files import write_json
     from jaxbyz.report.tables import summarise
     from jaxbyz.reproduction.result_files import train_and_record

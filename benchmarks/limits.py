@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import speed
 
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 
 LAYERS = ((4, 16), (16, 16), (16, 2))
 STEPS = speed.AGENTS * speed.EPISODES * speed.HORIZON

@@ -24,8 +24,8 @@ from jaxbyz.accelerate.setup import prepare
 from jaxbyz.certify import named_rule
 from jaxbyz.certify.robust_aggregation import error_ratio
 from jaxbyz.certify.starting_inputs import aggregation_inputs
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 
 K, D = 13, 13
 RULES = ("krum", "multi-krum", "mda", "trimmed-mean", "nnm+trimmed-mean", "rfa")

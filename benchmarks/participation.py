@@ -25,10 +25,10 @@ from jaxtyping import Array
 
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.report.statistics import standard_deviation
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling import tabular_mdp
 
 K, F, ITERATIONS = 13, 4, 200

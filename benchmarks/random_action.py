@@ -21,8 +21,8 @@ import optax
 
 import jaxbyz as jb
 from jaxbyz.attacks.environment import random_action
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling.page import sampler
 
 AGENTS, BYZANTINE, EPISODES, ITERATIONS = 13, 3, 96, 20

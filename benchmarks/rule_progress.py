@@ -26,9 +26,9 @@ import jaxbyz as jb
 from jaxbyz.benchmark.entries import MEAN, NO_ATTACK, Cell, cell_config, options_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import number
-from jaxbyz.experiments.building import build, build_parts, page_of
-from jaxbyz.experiments.run_folder import describe_environment
+from jaxbyz.configuration.building import build, build_parts, page_of
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling.estimators import estimate
 from jaxbyz.sampling.rollout import collect
 

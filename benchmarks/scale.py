@@ -24,11 +24,11 @@ from recorded_command import recorded_command
 
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.components import make_agreement, make_attack
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.protocol.agreements import run_agreement
 from jaxbyz.protocol.committees import failure_probability, members_tolerated
 from jaxbyz.protocol.communication import Adversary
+from jaxbyz.runs.run_folder import describe_environment
 
 SHARE, RULE, ATTACK = 0.1, "trimmed-mean", "alie:on=parameters"
 BLOCK = 4096  # rows whose distances to as many others are computed at a time

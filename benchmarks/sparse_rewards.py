@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxbyz as jb
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling.critic import CriticSettings
 from jaxbyz.sampling.estimators import Estimator
 from jaxbyz.sampling.page import Page, sampler

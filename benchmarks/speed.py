@@ -32,10 +32,10 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 import jaxbyz as jb  # noqa: E402
 from jaxbyz.accelerate.batching import repeat_last  # noqa: E402
 from jaxbyz.accelerate.platform import kernels_run, on_cpu, trace_for  # noqa: E402
-from jaxbyz.experiments import building  # noqa: E402
-from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402
+from jaxbyz.configuration import building  # noqa: E402
 from jaxbyz.files import write_json  # noqa: E402
 from jaxbyz.protocol.placement import Places  # noqa: E402
+from jaxbyz.runs.run_folder import describe_environment  # noqa: E402
 from jaxbyz.sampling import page  # noqa: E402
 from jaxbyz.sampling.estimators import estimate  # noqa: E402
 from jaxbyz.sampling.rollout import collect  # noqa: E402

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.resolving import resolve
-from jaxbyz.experiments.run import run
-from jaxbyz.experiments.run_folder import describe_environment
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.files import write_json
 from jaxbyz.report.statistics import first_reached, smoothed
+from jaxbyz.runs.run import run
+from jaxbyz.runs.run_folder import describe_environment
 
 TARGET_RETURN, WINDOW, MAX_TRAJECTORIES = 400, 16, 640
 STEP_SIZES, BATCH_SIZES = (5e-3, 1e-2, 2e-2, 4e-2), (4, 8)

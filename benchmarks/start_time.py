@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 
 # Five iterations each.
 TASKS = {

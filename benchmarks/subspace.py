@@ -20,10 +20,10 @@ import numpy as np
 
 from jaxbyz.attacks import gradient_found, honest_mean
 from jaxbyz.attacks.gradient_found import WIDE, honest_spread
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
 from jaxbyz.rules import aggregators
+from jaxbyz.runs.run_folder import describe_environment
 
 AGENTS, BYZANTINE = 13, 3
 LENGTHS = (WIDE, 2 * WIDE, 4 * WIDE, 16 * WIDE)

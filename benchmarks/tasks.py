@@ -86,7 +86,7 @@ WITH_SPREAD = ("avg-zero", "alone")  # rows whose standard deviation is drawn; m
 def options_of(settings: list[str]) -> dict[str, Any]:
     """Return `eta=1e-3` and the like as options; a list of sizes is written 64,64."""
     from jaxbyz.cli.options import parse_widths
-    from jaxbyz.experiments.config import TYPES
+    from jaxbyz.configuration.config import TYPES
     from jaxbyz.registry import parse_literal
 
     options: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def options_of(settings: list[str]) -> dict[str, Any]:
 
 def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of a task whose files do not exist, row -> configuration, as batches that are trained at once."""
-    from jaxbyz.experiments.resolving import resolve
+    from jaxbyz.configuration.resolving import resolve
     from jaxbyz.reproduction.result_files import batches_of_trainings
 
     task = TASKS[task_name]
@@ -199,7 +199,7 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     Raises:
         SystemExit: if the parts differ in more than their seeds, or these are not consecutive.
     """
-    from jaxbyz.experiments.resolving import from_dict
+    from jaxbyz.configuration.resolving import from_dict
 
     parts = sorted(parts, key=lambda part: part["seeds"][0])
     first, seeds = parts[0], [seed for part in parts for seed in part["seeds"]]

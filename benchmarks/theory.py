@@ -25,8 +25,8 @@ from theory_problem import exact_gradient, measure_constants
 from theory_rounds import aggregate_errors, diameter_ratios
 
 from jaxbyz.accelerate.setup import prepare
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 
 
 def measure_everything(seeds: int, quick: bool) -> dict[str, Any]:

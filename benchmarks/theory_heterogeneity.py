@@ -24,8 +24,8 @@ from theory_problem import ESTIMATOR, preferences, shared_policy
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.environments import agent_params, heterogeneous
-from jaxbyz.experiments.run_folder import describe_environment
 from jaxbyz.files import write_json
+from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling import tabular_mdp
 
 K, F = 20, 4

@@ -121,10 +121,10 @@ def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str,
     import jax.numpy as jnp
 
     from jaxbyz.benchmark.suite import load_suite
-    from jaxbyz.experiments.plan import make_plan
-    from jaxbyz.experiments.resolving import resolve, to_dict
-    from jaxbyz.experiments.run_folder import describe_environment
-    from jaxbyz.experiments.together import train_together
+    from jaxbyz.configuration.resolving import resolve, to_dict
+    from jaxbyz.runs.plan import make_plan
+    from jaxbyz.runs.run_folder import describe_environment
+    from jaxbyz.runs.together import train_together
 
     described = load_suite("v1").tasks[task]
     options = {**described.defaults, **described.fixed, **variant.options}

@@ -24,10 +24,10 @@ import numpy as np  # noqa: E402
 import plain  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
-from jaxbyz.experiments import plan  # noqa: E402
-from jaxbyz.experiments.run import run  # noqa: E402
-from jaxbyz.experiments.run_folder import describe_environment  # noqa: E402
 from jaxbyz.files import write_json  # noqa: E402
+from jaxbyz.runs import plan  # noqa: E402
+from jaxbyz.runs.run import run  # noqa: E402
+from jaxbyz.runs.run_folder import describe_environment  # noqa: E402
 
 ONE_DEVICE = "seeds=1"
 

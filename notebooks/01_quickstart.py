@@ -14,10 +14,10 @@ from IPython.display import Image
 
 import jaxbyz as jb
 from jaxbyz.environments.rendering import save_gif
-from jaxbyz.experiments.progress import make_progress
 from jaxbyz.report import plots
 from jaxbyz.report.episodes import render_episode
 from jaxbyz.report.statistics import final_returns
+from jaxbyz.runs.progress import make_progress
 
 jb.prepare()  # use all cores, and keep compiled programs for the next session
 

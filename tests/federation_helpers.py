@@ -8,13 +8,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxbyz.experiments import run_folder
-from jaxbyz.experiments.plan import make_plan
-from jaxbyz.experiments.resolving import resolve
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation import keys, launcher
 from jaxbyz.federation.node import Node
 from jaxbyz.federation.programs import build_programs, warm_up
 from jaxbyz.federation.settings import NodeSettings
+from jaxbyz.runs import run_folder
+from jaxbyz.runs.plan import make_plan
 
 PATIENT = 60.0  # a shortest deadline that is never reached, however busy the machine is
 # Without a baseline: with it, equal returns would leave nothing but rounding errors, which Adam would enlarge.

@@ -22,8 +22,8 @@ def local(folder: Path, options: dict, meshes: list[str]) -> None:
     """Train on each mesh of up to eight host devices."""
     jax.config.update("jax_num_cpu_devices", 8)
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    from jaxbyz.experiments.resolving import resolve
-    from jaxbyz.experiments.run import run
+    from jaxbyz.configuration.resolving import resolve
+    from jaxbyz.runs.run import run
 
     for mesh in meshes:
         store(folder, mesh, run(resolve(**{**CONFIG, **options}), mesh=mesh))
@@ -37,9 +37,9 @@ def process(folder: Path, devices: int) -> None:
     join_processes()
     from helpers import StopAt
 
+    from jaxbyz.configuration.resolving import resolve
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.resolving import resolve
-    from jaxbyz.experiments.run import Interrupted, resume, run
+    from jaxbyz.runs.run import Interrupted, resume, run
 
     config, last = resolve(**CONFIG), jax.process_index() == jax.process_count() - 1
     reporter, said = StopAt(8) if last else None, []

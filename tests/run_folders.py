@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.algorithms import Metrics
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.resolving import resolve
-from jaxbyz.experiments.run_folder import PER_AGENT, write_results, write_start
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.resolving import resolve
+from jaxbyz.runs.run_folder import PER_AGENT, write_results, write_start
 
 TINY: dict[str, Any] = dict(agents=3, N=2, B=1, horizon=6, hidden=(3,), trajectories=12, seeds=2)
 PARAMETERS = 4 * 3 + 3 + 3 * 2 + 2  # of a CartPole policy with one hidden layer of 3

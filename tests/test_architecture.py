@@ -15,7 +15,9 @@ LAYERS = """
     benchmark reproduction
     report
     federation
-    experiments
+    runs
+    trained
+    configuration
     training
     api algorithms certify
     components

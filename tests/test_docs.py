@@ -14,8 +14,8 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import COMMANDS, build_parser
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.environments import make_environment
-from jaxbyz.experiments.resolving import resolve
 from jaxbyz.rules import aggregators
 
 ROOT = Path(__file__).parents[1]

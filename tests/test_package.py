@@ -39,7 +39,7 @@ def test_using_the_library_loads_no_optional_package():
     """The public names load no package for pictures, notebooks or logging, except what gymnax imports."""
     code = (
         "import sys, json, gymnax; before = set(sys.modules)\n"
-        "import jaxbyz, jaxbyz.experiments.run, jaxbyz.cli\n"
+        "import jaxbyz, jaxbyz.runs.run, jaxbyz.cli\n"
         "for name in jaxbyz.__all__: getattr(jaxbyz, name)\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )

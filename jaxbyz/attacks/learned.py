@@ -1,6 +1,6 @@
 """A learned adversary: a small network that decides in every iteration how to combine the directions of known attacks.
 
-`jaxbyz.experiments.adversary` trains the network; this module defines what it sees, what it sends and how it is stored.
+`jaxbyz.runs.adversary` trains the network; this module defines what it sees, what it sends and how it is stored.
 """
 
 from __future__ import annotations

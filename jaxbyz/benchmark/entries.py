@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, load_suite, suite_names
+from jaxbyz.configuration.config import TYPES, Config, traits_of
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError, check_choice, unknown
-from jaxbyz.experiments.config import TYPES, Config, traits_of
-from jaxbyz.experiments.resolving import resolve
 from jaxbyz.files import read_toml
 from jaxbyz.registry import convert
 

@@ -28,7 +28,7 @@ from jaxbyz.benchmark.scores import (
     score_entries,
 )
 from jaxbyz.benchmark.suite import Suite, load_suite
-from jaxbyz.experiments.resolving import from_dict
+from jaxbyz.configuration.resolving import from_dict
 from jaxbyz.report.statistics import Estimate, interquartile_mean, stratified_iqm
 
 Certificates = Mapping[tuple[str, str], dict[str, Any]]

@@ -15,12 +15,12 @@ import numpy as np
 
 from jaxbyz.benchmark.entries import Cell
 from jaxbyz.benchmark.suite import Suite, content_hash
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.resolving import to_dict
-from jaxbyz.experiments.run_folder import describe_environment, make_folder
 from jaxbyz.files import json_text, read_json, write_text
 from jaxbyz.report.statistics import window_averages
+from jaxbyz.runs.run_folder import describe_environment, make_folder
 
 RESULT_FORMAT = 1
 POINTS = 40  # of a learning curve

@@ -28,13 +28,13 @@ from jaxbyz.benchmark.sharing import sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
+from jaxbyz.configuration.config import Config, agrees, rule_spec
 from jaxbyz.errors import UsageError, first_line
-from jaxbyz.experiments.config import Config, agrees, rule_spec
-from jaxbyz.experiments.folder_lock import BusyError, lock_folder
-from jaxbyz.experiments.reporters import Reporter
-from jaxbyz.experiments.run import Interrupted, ensure
-from jaxbyz.experiments.run_folder import make_folder
-from jaxbyz.experiments.together import groups_of_attacks, metrics_by_attack
+from jaxbyz.runs.folder_lock import BusyError, lock_folder
+from jaxbyz.runs.reporters import Reporter
+from jaxbyz.runs.run import Interrupted, ensure
+from jaxbyz.runs.run_folder import make_folder
+from jaxbyz.runs.together import groups_of_attacks, metrics_by_attack
 
 WORKING = ".working"  # folder of trainings that are not finished
 

@@ -12,10 +12,10 @@ from jaxbyz.algorithms import Metrics
 from jaxbyz.algorithms.base import always_large
 from jaxbyz.benchmark.entries import NO_ATTACK
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.plan import make_plan
-from jaxbyz.experiments.together import groups_of_attacks, train_together
+from jaxbyz.runs.plan import make_plan
+from jaxbyz.runs.together import groups_of_attacks, train_together
 
 
 class Sharing(NamedTuple):

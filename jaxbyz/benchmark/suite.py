@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.certify import Budget
+from jaxbyz.configuration.config import FIELDS
+from jaxbyz.configuration.resolving import resolve, unknown_option
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.config import FIELDS
-from jaxbyz.experiments.resolving import resolve, unknown_option
 from jaxbyz.files import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")

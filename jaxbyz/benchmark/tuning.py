@@ -33,10 +33,10 @@ from jaxbyz.benchmark.results import (
 )
 from jaxbyz.benchmark.sharing import Sharing, sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.resolving import to_dict
-from jaxbyz.experiments.together import groups_of_attacks
+from jaxbyz.runs.together import groups_of_attacks
 
 TUNING_KEYS = {"task": str, "entry": str, "best": float}
 

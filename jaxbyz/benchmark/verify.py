@@ -11,10 +11,10 @@ import numpy as np
 from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config, options_of, reference_cells
 from jaxbyz.benchmark.results import Result, check_config, measurements, read_result, result_files
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.configuration.resolving import from_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.resolving import from_dict
-from jaxbyz.experiments.run import run
-from jaxbyz.experiments.run_folder import describe_environment
+from jaxbyz.runs.run import run
+from jaxbyz.runs.run_folder import describe_environment
 
 EQUAL = 1e-5  # relative difference of results on the same machine
 MOST_ERRORS = 4.0  # standard errors between the means over seeds on different machines

@@ -112,7 +112,7 @@ def _unrecognised(words: Sequence[str], command: str | None) -> str:
     line = f"unrecognized arguments: {' '.join(words)}"
     if command not in ("train", "federation", "adversary") or not words[0].startswith("--"):
         return line
-    from jaxbyz.experiments.resolving import similar_option
+    from jaxbyz.configuration.resolving import similar_option
 
     near = similar_option(words[0][2:].partition("=")[0])
     return line if near is None else f"{line}; did you mean --{near.replace('_', '-')}?"
@@ -197,7 +197,7 @@ def _acknowledged(command: str) -> AbstractContextManager[None]:
     if command not in LONG:
         return nullcontext()
     from jaxbyz.cli.common import print_message
-    from jaxbyz.experiments.signals import acknowledge_signals
+    from jaxbyz.runs.signals import acknowledge_signals
 
     return acknowledge_signals(print_message)
 

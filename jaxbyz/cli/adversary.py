@@ -12,7 +12,7 @@ COMPARED = ["none", "avg-zero", "ipm", "alie", "min-max"]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the federation and of the search."""
     from jaxbyz.cli.options import add_config_options
-    from jaxbyz.experiments.adversary import Search
+    from jaxbyz.runs.adversary import Search
 
     defaults = Search()
     parser.add_argument("--out", metavar="FILE", required=True, help="the .npz file to write")
@@ -36,9 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.attacks.learned import StoredAdversary, save_adversary
     from jaxbyz.cli.options import config_from
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.adversary import Search, compare, train_adversary
     from jaxbyz.registry import FILE_ENDING
     from jaxbyz.report.tables import mean_and_deviation
+    from jaxbyz.runs.adversary import Search, compare, train_adversary
 
     if not arguments.out.endswith(FILE_ENDING):
         raise UsageError(f"--out {arguments.out}: the name of the file must end in {FILE_ENDING}")

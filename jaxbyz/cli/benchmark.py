@@ -182,9 +182,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.benchmark.tuning import load_step_sizes
-    from jaxbyz.experiments.progress import make_progress
-    from jaxbyz.experiments.run import Interrupted
     from jaxbyz.reproduction.subprocesses import run_in_processes
+    from jaxbyz.runs.progress import make_progress
+    from jaxbyz.runs.run import Interrupted
 
     check_at_least(arguments, jobs=1)
     suite, entries = load_suite(arguments.suite), load_entries(arguments.entries)
@@ -340,8 +340,8 @@ def _tune(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.suite import load_suite
     from jaxbyz.benchmark.tuning import tune_if_missing
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.run_folder import make_folder
     from jaxbyz.reproduction.subprocesses import run_in_processes
+    from jaxbyz.runs.run_folder import make_folder
 
     check_at_least(arguments, jobs=1)
     suite, entries, out = load_suite(arguments.suite), load_entries(arguments.entries), make_folder(arguments.out)

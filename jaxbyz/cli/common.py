@@ -16,10 +16,10 @@ from jaxbyz.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxbyz.experiments.config import Config
-    from jaxbyz.experiments.reporters import Progress, Reporter
-    from jaxbyz.experiments.run import Experiment
-    from jaxbyz.experiments.run_folder import RunData
+    from jaxbyz.configuration.config import Config
+    from jaxbyz.runs.reporters import Progress, Reporter
+    from jaxbyz.runs.run import Experiment
+    from jaxbyz.runs.run_folder import RunData
 
 
 def print_message(line: str) -> None:
@@ -38,7 +38,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def seed_number(text: str) -> int:
     """Return the seed that an argument names."""
-    from jaxbyz.experiments.allowed_values import MAX_SEED, SEED
+    from jaxbyz.configuration.allowed_values import MAX_SEED, SEED
 
     if not (text.isdecimal() and int(text) <= MAX_SEED):
         raise argparse.ArgumentTypeError(f"seed={text!r}: must be {SEED.wording}")
@@ -55,7 +55,7 @@ def check_at_least(arguments: argparse.Namespace, **limits: float) -> None:
 
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a policy of a run folder."""
-    from jaxbyz.experiments.config import OUTPUTS
+    from jaxbyz.configuration.config import OUTPUTS
 
     parser.add_argument("folder", metavar="DIR", help="run folder")
     parser.add_argument("--agent", type=int, default=0, help="agent whose parameters to use (default 0)")
@@ -178,10 +178,10 @@ def make_reporter(
     config: Config, arguments: argparse.Namespace, name: str | None = None, tags: Sequence[str] = ()
 ) -> Reporter:
     """Return the progress on the terminal, and the loggers and evaluations that the options request."""
-    from jaxbyz.experiments.loggers import MLflow, WeightsAndBiases
-    from jaxbyz.experiments.periodic_evaluation import PeriodicEvaluation
-    from jaxbyz.experiments.progress import make_progress
-    from jaxbyz.experiments.reporters import ReporterGroup, TensorBoard
+    from jaxbyz.runs.loggers import MLflow, WeightsAndBiases
+    from jaxbyz.runs.periodic_evaluation import PeriodicEvaluation
+    from jaxbyz.runs.progress import make_progress
+    from jaxbyz.runs.reporters import ReporterGroup, TensorBoard
 
     reporters: list[Reporter] = [] if arguments.quiet or not arguments.out else [_Announcement(arguments.out)]
     if arguments.tensorboard is not None:
@@ -203,7 +203,7 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
     The codes are 0 for success, 3 if honest agents of a seed became non-finite, and 128 + the signal's number if a
     signal stopped the run.
     """
-    from jaxbyz.experiments.run import Interrupted
+    from jaxbyz.runs.run import Interrupted
 
     started = time.monotonic()
     try:

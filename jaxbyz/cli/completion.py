@@ -20,8 +20,8 @@ def script(shell: str) -> str:
     import shtab
 
     from jaxbyz.cli import build_parser
-    from jaxbyz.experiments.config import FIELDS
-    from jaxbyz.experiments.presets import PRESETS
+    from jaxbyz.configuration.config import FIELDS
+    from jaxbyz.configuration.presets import PRESETS
 
     parser = build_parser()
     values = {"preset": list(PRESETS)}

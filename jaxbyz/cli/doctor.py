@@ -22,7 +22,7 @@ def examine() -> dict[str, Any]:
 
     from jaxbyz.accelerate.setup import available_cores, unused_hardware
     from jaxbyz.cli import OPTIONAL
-    from jaxbyz.experiments.run_folder import describe_environment
+    from jaxbyz.runs.run_folder import describe_environment
 
     try:
         described = describe_environment()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxbyz.cli import common
 
 if TYPE_CHECKING:
-    from jaxbyz.experiments.config import Config
+    from jaxbyz.configuration.config import Config
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     import numpy as np
 
-    from jaxbyz.experiments.evaluation import evaluate, evaluate_agents
-    from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.files import json_text
     from jaxbyz.report.statistics import FEWEST_FOR_INTERVAL, bootstrap_mean, standard_deviation
+    from jaxbyz.runs.run_folder import load_run
+    from jaxbyz.trained.evaluation import evaluate, evaluate_agents
 
     common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def policy_owner(config: Config, agent: int) -> str:
     """Name whose parameters a policy of a run has: an agent's, the server's, or those of all that vote."""
-    from jaxbyz.experiments.config import in_groups, traits_of
+    from jaxbyz.configuration.config import in_groups, traits_of
 
     if in_groups(config):
         return f"the {config.groups} groups, whose policies vote on every action"
@@ -91,7 +91,7 @@ def changed_environment(config: Config, text: str) -> Config:
     """Return the configuration with these parameters of the environment, besides those of the run."""
     from dataclasses import replace
 
-    from jaxbyz.experiments.config_check import check
+    from jaxbyz.configuration.check import check
     from jaxbyz.registry import parse_assignments
 
     if not text:

@@ -19,7 +19,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and print its name."""
-    from jaxbyz.experiments.run_folder import load_run
+    from jaxbyz.runs.run_folder import load_run
 
     chosen = {"run_seed": arguments.run_seed, "agent": arguments.agent, "output": arguments.output}
     with common.saying_what_is_replaced(arguments.out):

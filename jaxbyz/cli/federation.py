@@ -67,8 +67,8 @@ def _create(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from jaxbyz.experiments.signals import catch_stop_request
     from jaxbyz.federation.launcher import run_all, statuses
+    from jaxbyz.runs.signals import catch_stop_request
 
     check_at_least(arguments, checkpoint_every=1)
     with catch_stop_request() as request:

@@ -67,7 +67,7 @@ def bound(limit: Fraction) -> str:
 
 def catalogue() -> dict[str, dict[str, str]]:
     """Return the summary of every component by kind and name."""
-    from jaxbyz.experiments.presets import PRESETS
+    from jaxbyz.configuration.presets import PRESETS
 
     listed = {
         kind: {
@@ -85,7 +85,7 @@ def described(kind: str) -> dict[str, dict[str, Any]]:
     The options of an environment are its parameters, for `--env-param`.
     """
     if kind == "presets":
-        from jaxbyz.experiments.presets import PRESETS
+        from jaxbyz.configuration.presets import PRESETS
 
         return {name: {"summary": line, "options": values} for name, (line, values) in PRESETS.items()}
     return {

@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the node. The exit code is 0 after the last iteration, and 128 + the signal's number after a signal."""
     from pathlib import Path
 
-    from jaxbyz.experiments.signals import catch_stop_request
     from jaxbyz.federation.inbox import Stopped
     from jaxbyz.federation.process import run_node
     from jaxbyz.federation.settings import NodeSettings
+    from jaxbyz.runs.signals import catch_stop_request
 
     check_at_least(arguments, checkpoint_every=1, deadline=0, start_wait=0, patience=0, slow=0)
     times = {"floor": arguments.deadline, "start_wait": arguments.start_wait, "patience": arguments.patience}

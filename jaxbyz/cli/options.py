@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxbyz.experiments.agent_values import ASSIGNING
-from jaxbyz.experiments.config import FIELDS, TYPES, Config
-from jaxbyz.experiments.presets import DEFAULT_PRESET, PRESETS
-from jaxbyz.experiments.resolving import resolve
-from jaxbyz.experiments.start_policy import with_task_of_start
+from jaxbyz.configuration.agent_values import ASSIGNING
+from jaxbyz.configuration.config import FIELDS, TYPES, Config
+from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS
+from jaxbyz.configuration.resolving import resolve
+from jaxbyz.configuration.start import with_task_of_start
 from jaxbyz.registry import parse_literal
 
 NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}

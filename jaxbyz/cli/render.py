@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run an episode, draw it, and print the names of the files."""
     from jaxbyz.environments.rendering import check_width, save_gif, save_strip
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.run_folder import load_run
     from jaxbyz.report.episodes import render_episode
+    from jaxbyz.runs.run_folder import load_run
 
     common.check_at_least(arguments, columns=1, fps=1)
     out = Path(arguments.out)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxbyz.cli.common import add_quiet_option, seed_number
-from jaxbyz.experiments.protocol_presets import PROTOCOL_TASKS
+from jaxbyz.configuration.protocol_presets import PROTOCOL_TASKS
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS
 
 if TYPE_CHECKING:
-    from jaxbyz.experiments.config import Config
+    from jaxbyz.configuration.config import Config
     from jaxbyz.reproduction.result_files import TrainingResult
 
 PAPER_TRAJECTORIES = 8000
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs > 1:  # processes that share a GPU must not reserve most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.errors import UsageError, check_choice
-    from jaxbyz.experiments.progress import make_progress
     from jaxbyz.reproduction.result_files import batches_of_trainings, load_results, result_file, train_if_missing
     from jaxbyz.reproduction.subprocesses import run_in_processes
+    from jaxbyz.runs.progress import make_progress
 
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
         raise UsageError(f"seeds={arguments.seeds}: standard deviations need at least 2 seeds (or --no-spread)")

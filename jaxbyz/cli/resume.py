@@ -23,10 +23,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Resume; the exit codes are those of `run_and_report`."""
-    from jaxbyz.experiments import run_record
-    from jaxbyz.experiments.extension import check_extension, extend
-    from jaxbyz.experiments.run import resume
-    from jaxbyz.experiments.run_folder import load_config
+    from jaxbyz.runs import run_record
+    from jaxbyz.runs.extension import check_extension, extend
+    from jaxbyz.runs.run import resume
+    from jaxbyz.runs.run_folder import load_config
     from jaxbyz.training.processes import is_first_process
 
     common.silence_other_processes(arguments)

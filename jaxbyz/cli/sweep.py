@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jaxbyz.cli.common import add_deterministic_option, add_quiet_option
 
 if TYPE_CHECKING:
-    from jaxbyz.experiments.sweep import MemberResult
+    from jaxbyz.runs.sweep import MemberResult
 
 FAILURES = ("failed", "non-finite")
 
@@ -33,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the sweep; the exit code is 1 if a member failed or became non-finite."""
     from jaxbyz.cli.common import print_message
     from jaxbyz.errors import UsageError
-    from jaxbyz.experiments.progress import make_progress
-    from jaxbyz.experiments.run import Interrupted
-    from jaxbyz.experiments.sweep import load_sweep, run_sweep
     from jaxbyz.files import json_text
+    from jaxbyz.runs.progress import make_progress
+    from jaxbyz.runs.run import Interrupted
+    from jaxbyz.runs.sweep import load_sweep, run_sweep
 
     sweep = load_sweep(arguments.file)
     out = arguments.out or sweep.out

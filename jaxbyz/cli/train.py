@@ -11,7 +11,7 @@ from jaxbyz.cli import common
 from jaxbyz.errors import UsageError
 
 if TYPE_CHECKING:
-    from jaxbyz.experiments.config import Config
+    from jaxbyz.configuration.config import Config
 
 
 EXAMPLES = """\
@@ -50,9 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train; the exit codes are those of `run_and_report`."""
     from jaxbyz.cli.options import config_from, options_given
-    from jaxbyz.experiments.ineffective import without_effect
-    from jaxbyz.experiments.run import run as run_config
-    from jaxbyz.experiments.run_record import check_labels
+    from jaxbyz.configuration.ineffective import without_effect
+    from jaxbyz.runs.run import run as run_config
+    from jaxbyz.runs.run_record import check_labels
     from jaxbyz.training.processes import is_first_process
 
     if arguments.no_save and arguments.out is not None:
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _default_folder(config: Config, name: str | None) -> Path:
     """Return a new folder below `runs/`, the same in all processes."""
-    from jaxbyz.experiments.run_record import default_folder
+    from jaxbyz.runs.run_record import default_folder
     from jaxbyz.training.processes import on_first_process
 
     attack = config.attack.partition(":")[0] if config.byzantine else "honest"

@@ -15,9 +15,9 @@ import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.resolving import from_dict, to_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.resolving import from_dict, to_dict
 from jaxbyz.files import read_json, write_json
 
 FEDERATION_FORMAT = 1

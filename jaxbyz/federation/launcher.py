@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config
 from jaxbyz.federation.keys import Federation, node_name, read_federation, refuse_federation, write_federation
 from jaxbyz.federation.options import check_supported
 from jaxbyz.federation.records import STATUS_FILE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jaxbyz.configuration.config import FIELDS, Config, traits_of
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import FIELDS, Config, traits_of
 
 # Options whose meaning carries over to separate processes. Any other option must have its default value.
 SUPPORTED = frozenset((

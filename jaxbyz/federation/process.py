@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run_folder
-from jaxbyz.experiments.folder_lock import BusyError, lock_folder
 from jaxbyz.federation.chaos import Chaos
 from jaxbyz.federation.keys import read_federation, read_identity
 from jaxbyz.federation.launcher import CHAOS
@@ -22,6 +20,8 @@ from jaxbyz.federation.programs import build_programs, format_of
 from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.files import write_json
+from jaxbyz.runs import run_folder
+from jaxbyz.runs.folder_lock import BusyError, lock_folder
 
 
 def run_node(

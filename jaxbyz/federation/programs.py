@@ -13,15 +13,15 @@ import numpy as np
 from jaxbyz.algorithms import State
 from jaxbyz.algorithms.one_agent import OneAgent, Proposal, one_agent
 from jaxbyz.attacks import Attack
+from jaxbyz.configuration.building import build_parts
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.building import build_parts
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.plan import Plan, make_plan
 from jaxbyz.federation.frames import Format
 from jaxbyz.federation.keys import Federation
 from jaxbyz.federation.state_vectors import layout_of
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule, check_rule
+from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.sampling.page import Drawn, Sampled
 
 

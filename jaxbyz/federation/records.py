@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments import run_folder
-from jaxbyz.experiments.plan import Plan
 from jaxbyz.files import read_arrays, write_arrays, write_json
+from jaxbyz.runs import run_folder
+from jaxbyz.runs.plan import Plan
 from jaxbyz.sampling.page import Sampled
 
 STATUS_FILE = "status.json"

@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxbyz.algorithms import Metrics
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.run_folder import RunData, is_finished, load_run
 from jaxbyz.federation.keys import FEDERATION_FILE, NODE_FILE, node_name, read_federation
 from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.files import read_arrays, read_json
+from jaxbyz.runs.run_folder import RunData, is_finished, load_run
 
 MEANS = ("returns", "length", "ess", "gradient_norm", "shares")
 

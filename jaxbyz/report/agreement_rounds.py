@@ -13,12 +13,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz.algorithms.base import State, iteration_keys
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_attack
+from jaxbyz.configuration.building import agreement_of, build
+from jaxbyz.configuration.config import Config, agrees, delivery_of
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.building import agreement_of, build
-from jaxbyz.experiments.config import Config, agrees, delivery_of
-from jaxbyz.experiments.plan import make_plan
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.runs.plan import make_plan
 
 
 class AgreementTrace(NamedTuple):

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxbyz.configuration.building import cached_algorithm
+from jaxbyz.configuration.config import Config
 from jaxbyz.environments.rendering import draw_frames, draw_observations, drawable
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.evaluation import check_parameters
-from jaxbyz.experiments.plan import cached_algorithm
 from jaxbyz.sampling.playback import play
+from jaxbyz.trained.evaluation import check_parameters
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from jaxbyz.configuration.check import registered
+from jaxbyz.configuration.config import agrees
+from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import agrees
-from jaxbyz.experiments.config_check import registered
-from jaxbyz.experiments.resolving import to_dict
-from jaxbyz.experiments.run_folder import RunData
 from jaxbyz.files import write_output_text
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import trace_run
@@ -47,6 +46,7 @@ from jaxbyz.report.statistics import (
     trajectories_to_level,
 )
 from jaxbyz.report.tables import RETURN_LEVELS, mean_and_deviation, value_range
+from jaxbyz.runs.run_folder import RunData
 
 MAX_POINTS = 300  # per curve
 MAX_FRAMES = 120  # per animated episode

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxbyz.configuration.config import FIELDS
 from jaxbyz.environments.rendering import save_gif
 from jaxbyz.errors import UsageError, check_choice, first_line
-from jaxbyz.experiments.config import FIELDS
 from jaxbyz.files import write_output
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
 from jaxbyz.report.runs import (

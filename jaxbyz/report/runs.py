@@ -9,13 +9,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from jaxbyz.configuration.config import FIELDS, Config, rule_spec, traits_of
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.experiments.config import FIELDS, Config, rule_spec, traits_of
-from jaxbyz.experiments.run_folder import RunData, load_run
 from jaxbyz.federation.keys import FEDERATION_FILE
 from jaxbyz.federation.results import is_federation, load_federation
 from jaxbyz.registry import import_options
 from jaxbyz.report.statistics import final_values
+from jaxbyz.runs.run_folder import RunData, load_run
 
 # metric with one value per iteration -> axis label; the order is that of menus
 METRIC_LABELS = {

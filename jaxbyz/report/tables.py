@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.experiments.config import Config
+from jaxbyz.configuration.config import Config
 from jaxbyz.report.statistics import final_returns, standard_deviation, trajectories_to_level
 
 # environment -> returns of interest: tables say after how many trajectories they are reached

@@ -3,7 +3,7 @@
 Fan et al. 2021 and Ganesh et al. 2024 let 3 of 10 agents be Byzantine, which send random noise, take random actions or
 flip the sign of their gradients. A protocol is one of their tasks with all algorithms of the package: each has the
 task's network, estimator and number of trajectories per agent, and its own batches and step size where its paper has
-them (`jaxbyz.experiments.protocol_presets`).
+them (`jaxbyz.configuration.protocol_presets`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.algorithms import algorithms, traits_of_algorithm
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.protocol_presets import NOISE, PROTOCOL_TASKS, method_options
-from jaxbyz.experiments.resolving import resolve
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.protocol_presets import NOISE, PROTOCOL_TASKS, method_options
+from jaxbyz.configuration.resolving import resolve
 from jaxbyz.files import write_output_text
 from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, seeds_text
 from jaxbyz.report.tables import mean_and_deviation

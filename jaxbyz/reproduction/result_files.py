@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.resolving import resolve, to_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.experiments.config import Config
-from jaxbyz.experiments.reporters import Reporter
-from jaxbyz.experiments.resolving import resolve, to_dict
-from jaxbyz.experiments.run import run
-from jaxbyz.experiments.run_folder import describe_environment
-from jaxbyz.experiments.together import groups_of_attacks, train_under_attacks
 from jaxbyz.files import read_json, write_json
 from jaxbyz.report.statistics import smoothed
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, PaperCurve
+from jaxbyz.runs.reporters import Reporter
+from jaxbyz.runs.run import run
+from jaxbyz.runs.run_folder import describe_environment
+from jaxbyz.runs.together import groups_of_attacks, train_under_attacks
 
 FILE_FORMAT = 1
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxbyz
-from jaxbyz.experiments.signals import signal_handler
+from jaxbyz.runs.signals import signal_handler
 
 # This package as a program, wherever it was imported from. Its folder comes last, to import nothing else from there.
 JAXBYZ = (

@@ -1,0 +1,51 @@
+"""Options that make no difference to a run, derived from what `Config` and the components say they read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from jaxbyz.configuration.agent_values import as_text
+from jaxbyz.configuration.config import FIELDS, TYPES, Config, rule_spec
+from jaxbyz.registry import Registry, convert, parse_spec
+
+ASK_FOR_NOTHING = (
+    None,
+    False,
+    "none",
+    "fixed",
+)  # values that need not be reported, because nothing is expected of them
+
+
+def without_effect(config: Config, given: dict[str, Any]) -> list[str]:
+    """Return a line for each given option that makes no difference, and why.
+
+    Args:
+        config: the checked configuration that the options led to.
+        given: the options that the user named, with their values.
+    """
+    texts = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in given.items()}
+    return [line for name, value in texts.items() for line in _lines(config, name, value)]
+
+
+def _lines(config: Config, name: str, value: Any) -> list[str]:
+    used, described = getattr(config, name), FIELDS[name].metadata
+    for need in described["needs"] if value not in ASK_FOR_NOTHING else ():
+        if not need.test(config):
+            return [f"{name}={value} has no effect: {need.otherwise.format_map(dataclasses.asdict(config))}"]
+    if value not in (used, rule_spec(config)):
+        return [f"{name}={value} has no effect: {config.algorithm} uses {name}={used}"]
+    if value in ASK_FOR_NOTHING:
+        return []
+    return [] if described["registry"] is None else _component_options(name, value, described["registry"])
+
+
+def _component_options(name: str, value: str, registry: Registry) -> list[str]:
+    """Return a line for each option in a component's name that is not read, as in `gossip:graph=ring,degree=4`."""
+    parsed = [parse_spec(part) for part in value.split("+")]
+    return [
+        f"{name}={value}: {option} has no effect: {reason}"
+        for component, options in parsed
+        if component in registry
+        for option, reason in registry[component].not_read(options)
+    ]

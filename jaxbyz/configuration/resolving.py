@@ -1,0 +1,127 @@
+"""Make a checked configuration from options and a preset, or from JSON values."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from functools import lru_cache
+from typing import Any
+
+from jaxbyz.configuration.agent_values import as_text
+from jaxbyz.configuration.check import check
+from jaxbyz.configuration.config import FIELDS, TYPES, Config
+from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
+from jaxbyz.configuration.task_presets import general_preset
+from jaxbyz.environments import Environment, make_environment
+from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.registry import Registry, convert, parse_assignments
+
+# What other libraries and papers call our options.
+OTHER_NAMES = {
+    "lr": "eta", "learning_rate": "eta", "step_size": "eta", "alpha": "eta", "discount": "gamma", "K": "agents",
+    "clients": "agents", "workers": "agents", "f": "byzantine", "attackers": "byzantine", "rule": "aggregator",
+    "aggregation": "aggregator", "defence": "aggregator", "defense": "aggregator", "adversary": "attack",
+    "batch_size": "N", "batch": "N", "minibatch": "B", "episodes": "trajectories", "iterations": "trajectories",
+    "steps": "trajectories", "timesteps": "trajectories", "environment": "env",
+    "task": "env", "network": "policy", "model": "policy", "layers": "hidden", "rounds": "kappa",
+    "optim": "optimizer", "max_steps": "horizon", "algo": "algorithm", "random_seed": "seed", "num_seeds": "seeds",
+}  # fmt: skip
+
+
+def similar_option(name: str) -> str | None:
+    """Return the option that a user may have meant, or None."""
+    name = name.replace("-", "_")
+    near = difflib.get_close_matches(name, FIELDS, n=1)
+    return OTHER_NAMES.get(name) or (near[0] if near else None)
+
+
+def unknown_option(name: str) -> str:
+    """Return the message for an option that does not exist."""
+    near = similar_option(name)
+    return f"option {name!r} is unknown" + (f"; did you mean {near!r}?" if near else "")
+
+
+def resolve(preset: str | None = None, **options: Any) -> Config:
+    """Return the checked configuration of the given options, with other values from the preset.
+
+    Args:
+        preset: the preset to start from; by default the one of the environment (`cartpole` for CartPole-v1), or a
+            general one for its kind of actions and observations.
+        **options: fields of `Config`. The aggregator `"bucketing+rfa"` is short for the aggregator `"rfa"` with the
+            pre-aggregator `"bucketing"`. If neither the options nor the preset name an aggregator, it is the mean if
+            nobody is Byzantine. If they name no horizon, it is the environment's own time limit. A
+            smaller N than the preset's B reduces B to N, unless B is given too.
+
+    Raises:
+        UsageError: if an option is unknown or a value is not allowed.
+    """
+    for name in options:
+        if name not in FIELDS:
+            raise UsageError(unknown_option(name))
+    options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
+    preset = convert("preset", str | None, preset) or default_preset(options)
+    check_choice("preset", preset, PRESETS)
+    before, plus, last = options.get("aggregator", "").rpartition("+")
+    if plus and "pre_aggregator" in options:
+        raise UsageError(
+            f"aggregator={options['aggregator']!r} with pre_aggregator={options['pre_aggregator']!r}: name the "
+            "pre-aggregators in one of them"
+        )
+    if plus:
+        options |= {"aggregator": last, "pre_aggregator": before}
+    values = {**PRESETS[preset][1], **options}
+    if "aggregator" not in values:
+        robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
+        values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
+    if "N" in options and "B" not in options:
+        values["B"] = min(values.get("B", Config.B), max(1, options["N"]))
+    if "horizon" not in values and (environment := _environment(values)) is not None:
+        values["horizon"] = int(environment.limit or Config.horizon)
+    config = check(Config(**values))
+    if config.eta_end is not None and config.eta_end > config.eta:
+        whose = "" if "eta_end" in options else f" of preset {preset!r}"
+        raise UsageError(
+            f"eta={config.eta:g} with eta_end={config.eta_end:g}{whose}: the step size would grow; give a smaller "
+            "eta_end, or none for a constant step size"
+        )
+    return config
+
+
+def default_preset(options: dict[str, Any]) -> str:
+    """Return the preset of an environment: its own, or a general one that suits its actions and observations."""
+    own = DEFAULT_PRESET.get(options.get("env", Config.env))
+    if own is not None:
+        return own
+    environment = _environment(options)
+    return "default" if environment is None else general_preset(environment)
+
+
+def _environment(options: dict[str, Any]) -> Environment | None:
+    """Return the environment of some options; None if it cannot be made, which `check` and `build` explain."""
+    try:
+        return environment_once(options.get("env", Config.env), options.get("env_param", Config.env_param))
+    except UsageError:
+        return None
+
+
+def environment_once(name: str, params: str) -> Environment:
+    """Return the environment with these parameters, `"name=value,…"`, made once because that traces its reset."""
+    return _environment_once(name, params, Registry.revision)
+
+
+@lru_cache(maxsize=16)
+def _environment_once(name: str, params: str, revision: int) -> Environment:
+    """Make an environment; `revision` makes the cache notice environments that are registered again."""
+    return make_environment(name, **parse_assignments(params))
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Return the options as JSON values."""
+    return {**dataclasses.asdict(config), "hidden": list(config.hidden), "critic_hidden": list(config.critic_hidden)}
+
+
+def from_dict(values: dict[str, Any], *, names: bool = True) -> Config:
+    """Return the checked configuration of JSON values; inverse of `to_dict`. `names` is passed to `check`."""
+    values = {"policy": "mlp", **values}  # what every run used before there was a choice
+    known = {name: convert(name, TYPES[name], values[name]) for name in FIELDS if name in values}
+    return check(Config(**known), names=names)

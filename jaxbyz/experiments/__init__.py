@@ -1,1 +1,0 @@
-"""Experiments: from options to trained policies, metrics and run folders."""

@@ -1,0 +1,1 @@
+"""A run from start to folder: training, checkpoints, resuming, sweeps and reporters."""

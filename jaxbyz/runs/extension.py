@@ -1,0 +1,72 @@
+"""Extend a run: let it sample more trajectories than it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxbyz.configuration.check import check
+from jaxbyz.configuration.config import Config
+from jaxbyz.errors import UsageError
+from jaxbyz.runs import checkpoints, final_state, run_folder
+from jaxbyz.runs.folder_lock import lock_folder
+from jaxbyz.runs.reporters import Reporter
+from jaxbyz.runs.run import Experiment, resume
+from jaxbyz.training.processes import on_first_process
+
+
+def extend(
+    out: str | Path, trajectories: int, reporter: Reporter | None = None, log: Callable[[str], None] = lambda _: None,
+    **settings: Any,
+) -> Experiment:  # fmt: skip
+    """Let a run, finished or not, sample `trajectories` per agent in total.
+
+    With the same devices and versions, the result is bitwise that of a run which was asked for as many at once.
+
+    Args:
+        out: the run folder.
+        trajectories: the new total.
+        reporter: is told about the progress.
+        log: receives messages about where the run continues.
+        **settings: those of `resume`.
+
+    Raises:
+        UsageError: if the run is longer already, its step size decays over its length, or no seed stayed finite.
+    """
+    folder = Path(out)
+    config = check_extension(run_folder.load_config(folder), trajectories)
+    on_first_process(lambda: _prepare(folder, config, log))
+    return resume(folder, reporter, log=log, **settings)
+
+
+def check_extension(config: Config, trajectories: int) -> Config:
+    """Return the configuration with more trajectories, or refuse."""
+    if trajectories < config.trajectories:
+        raise UsageError(f"trajectories={trajectories}: the run has {config.trajectories} already; give more")
+    if config.eta_end is not None and trajectories > config.trajectories:
+        raise UsageError(
+            f"trajectories={trajectories}: the step size of this run decays to eta_end={config.eta_end} over its "
+            "length, so that a longer run differs from the first iteration on; `jaxbyz train --from` continues from "
+            "its policy instead, and a run with `--eta-end none` can be extended"
+        )
+    return check(replace(config, trajectories=trajectories))
+
+
+def _prepare(folder: Path, config: Config, log: Callable[[str], None]) -> None:
+    """Make the folder one of an unfinished run with the new length; killed at any point, it can be resumed."""
+    with lock_folder(folder):
+        if run_folder.is_finished(folder) and run_folder.load_config(folder) != config:
+            data = run_folder.load_run(folder)
+            finite = np.all(data.metrics["finite"], axis=1)
+            if not finite.any():
+                raise UsageError(f"{folder}: no seed stayed finite; there is nothing to extend")
+            if not finite.all():
+                checkpoints.write_policy(folder, data.policy)
+            if not (folder / final_state.STATE).exists():
+                log(f"{folder}: the final state was not kept; training again from the start")
+            (folder / "metrics.npz").rename(folder / final_state.HISTORY)
+        run_folder.write_config(folder, config)

@@ -1,0 +1,46 @@
+"""The metrics and policies of a run so far, progress.npz, so that unfinished runs can be drawn."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from jaxbyz.files import read_arrays, write_arrays
+from jaxbyz.runs.history import History
+
+PROGRESS = "progress.npz"
+POLICY = "policy/"  # begins the names of policies in the file
+
+
+class PartialResults:
+    """Writes progress.npz of a run, at most once every `every` seconds.
+
+    If `folder` is None, nothing is written.
+    """
+
+    def __init__(self, folder: Path | None, every: float = 30.0):
+        self.folder, self.every, self.last = folder, every, time.monotonic()
+
+    def update(self, history: History, now: bool = False) -> None:
+        """Write the results so far if the file is old enough, or in any case if `now` is True."""
+        if self.folder is None or not (now or time.monotonic() - self.last >= self.every):
+            return
+        policies = {POLICY + name: values for name, values in history.policy.items()}
+        write_arrays(self.folder / PROGRESS, {**history.metrics(), **policies})
+        self.last = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the file, because the run has finished."""
+        if self.folder is not None:
+            (self.folder / PROGRESS).unlink(missing_ok=True)
+
+
+def read_partial(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
+    """Return metrics and policies of an unfinished run as in `RunData`, or None if nothing was written yet."""
+    if not (folder / PROGRESS).exists():
+        return None
+    arrays = read_arrays(folder / PROGRESS)
+    metrics = {name: values for name, values in arrays.items() if not name.startswith(POLICY)}
+    return metrics, {name.removeprefix(POLICY): values for name, values in arrays.items() if name.startswith(POLICY)}

@@ -1,0 +1,311 @@
+"""Run an experiment from its options to its results: what `jaxbyz train` and `jaxbyz resume` do, as functions."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxbyz import training
+from jaxbyz.algorithms import Metrics
+from jaxbyz.configuration.building import describe_algorithm
+from jaxbyz.configuration.config import Config
+from jaxbyz.configuration.ineffective import without_effect
+from jaxbyz.configuration.resolving import resolve
+from jaxbyz.configuration.start import with_digest, with_task_of_start
+from jaxbyz.errors import UsageError
+from jaxbyz.runs import checkpoints, final_state, run_folder, run_record
+from jaxbyz.runs.checkpoints import Checkpoint
+from jaxbyz.runs.folder_lock import lock_folder
+from jaxbyz.runs.history import History
+from jaxbyz.runs.partial_results import PartialResults
+from jaxbyz.runs.plan import Plan, make_plan
+from jaxbyz.runs.progress import make_progress, someone_watches
+from jaxbyz.runs.reporters import Reporter
+from jaxbyz.runs.settings import RunSettings, make_settings
+from jaxbyz.runs.signals import StopRequest, catch_stop_request
+from jaxbyz.trained.methods import PolicyMethods
+from jaxbyz.training.processes import is_first_process, max_over_processes, on_first_process
+
+SEGMENT = 20  # iterations per compiled call
+NO_RUN, UNFINISHED, FINISHED = range(3)  # what a folder holds
+
+
+def _ignore(line: str) -> None:
+    """Drop a message."""
+
+
+class Results(NamedTuple):
+    """What an experiment has produced.
+
+    Attributes:
+        config: its configuration.
+        metrics: as in `RunData`.
+        policy: as in `RunData`.
+        finite: whether every seed stayed finite throughout.
+    """
+
+    config: Config
+    metrics: dict[str, np.ndarray]
+    policy: dict[str, np.ndarray]
+    finite: bool
+
+
+class Experiment(Results, PolicyMethods):
+    """A finished experiment: its results, and what can be done with the learnt policy."""
+
+
+class Interrupted(Exception):  # noqa: N818 (it is not an error)
+    """A signal stopped the run, which left a checkpoint.
+
+    Attributes:
+        folder: the run folder.
+        done: the number of iterations so far.
+        signal: the number of the signal.
+    """
+
+    def __init__(self, folder: Path, done: int, number: int):
+        super().__init__(
+            f"stopped at iteration {done} by {signal.Signals(number).name}; `jaxbyz resume {folder}` continues it"
+        )
+        self.folder, self.done, self.signal = folder, done, number
+
+
+def run_experiment(
+    preset: str | None = None, out: str | Path | None = None, reporter: Reporter | None = None, **options: Any
+) -> Experiment:
+    """Run one experiment: `jaxbyz.run_experiment(byzantine=3, attack="avg-zero", trajectories=500)`.
+
+    Options that have no effect are reported as warnings.
+
+    Args:
+        preset: the preset to start from; by default the one of the environment.
+        out: the folder for the results; None writes nothing.
+        reporter: is told about the progress; by default it is printed in a terminal and in a notebook.
+        **options: fields of `Config`.
+    """
+    config = resolve(preset, **with_task_of_start(options))
+    if reporter is None and someone_watches():
+        reporter = make_progress(config.trajectories, quiet=False)
+    for line in without_effect(config, options):
+        warnings.warn(line, stacklevel=2)
+    return run(config, out, reporter)
+
+
+def run(
+    config: Config,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    mesh: str | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+) -> Experiment:
+    """Run the experiment of a configuration.
+
+    A seed that becomes non-finite does not stop the others; the run ends early once no seed is finite. With `out`,
+    SIGINT and SIGTERM stop the run at the end of a segment of 20 iterations with a checkpoint.
+
+    Args:
+        config: a checked configuration, from `resolve`.
+        out: the folder for the results; None writes nothing.
+        reporter: is told about the progress.
+        checkpoint_every: also write a checkpoint every this many iterations.
+        mesh: devices for seeds and agents, `"seeds=4,agents=2"`, of all processes if there are several.
+        name: a name for run.json; by default that of the folder.
+        tags: tags for run.json.
+
+    Raises:
+        UsageError: if an option is wrong or the folder holds a run; nothing was written then.
+        Interrupted: if a signal stopped the run; `resume(out)` continues it.
+    """
+    run_record.check_labels(name, tags)
+    config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh)
+    plan = make_plan(config)
+    settings = settings.with_shape(plan)
+    with contextlib.ExitStack() as stack:
+        if settings.folder is not None:
+            folder = settings.folder
+
+            def claim() -> None:
+                run_folder.refuse_run(folder)
+                run_folder.make_folder(folder)
+                stack.enter_context(lock_folder(folder))
+                _refuse_foreign_files(folder)  # another process may have started a run before the lock
+
+            on_first_process(claim)
+            _write_start(folder, config, settings, name, tags)
+        return _train(config, plan, settings, reporter)
+
+
+def resume(
+    out: str | Path,
+    reporter: Reporter | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    mesh: str | None = None,
+    log: Callable[[str], None] = _ignore,
+    quiet: bool = False,
+) -> Experiment:
+    """Continue an unfinished run; a finished run is only read.
+
+    On the same devices, with the same mesh and versions, the result is bitwise that of an uninterrupted run.
+
+    Args:
+        out: the run folder.
+        reporter: is told about the progress.
+        checkpoint_every: by default what the run was started with.
+        mesh: by default what the run was started with; on another mesh the numbers agree up to rounding.
+        log: receives messages about where the run continues and about damaged checkpoints.
+        quiet: whether `log` receives warnings only.
+    """
+    settings: dict[str, Any] = {"checkpoint_every": checkpoint_every, "mesh": mesh, "log": log, "quiet": quiet}
+    return ensure(run_folder.load_config(out), out, reporter, **settings)
+
+
+def ensure(
+    config: Config,
+    out: str | Path,
+    reporter: Reporter | None = None,
+    *,
+    checkpoint_every: int | None = None,
+    mesh: str | None = None,
+    log: Callable[[str], None] = _ignore,
+    quiet: bool = False,
+) -> Experiment:
+    """Ensure that the folder holds a finished run of this configuration: start it, continue it, or only read it.
+
+    The arguments are those of `run` and `resume`.
+    """
+    config = with_digest(config)
+    settings, plan, folder = make_settings(out, checkpoint_every, mesh), make_plan(config), Path(out)
+    say = _ignore if quiet else log
+    with contextlib.ExitStack() as stack:
+
+        def claim() -> int:
+            run_folder.make_folder(folder)
+            if run_folder.is_finished(folder) and not run_folder.is_writable(folder):
+                return FINISHED  # reading needs no lock
+            stack.enter_context(lock_folder(folder))
+            if run_folder.has_run(folder):
+                return FINISHED if run_folder.is_finished(folder) else UNFINISHED
+            _refuse_foreign_files(folder)
+            return NO_RUN
+
+        stage = on_first_process(claim)
+        if stage == NO_RUN:
+            settings = settings.with_shape(plan)
+            _write_start(folder, config, settings)
+            return _train(config, plan, settings, reporter)
+        if run_folder.load_config(folder) != config:
+            raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
+        if stage == FINISHED:
+            data = run_folder.load_run(folder)
+            if run_folder.is_writable(folder):  # a kill may have left the checkpoints of a finished run
+                on_first_process(lambda: checkpoints.remove_all(folder))
+            say(f"{folder} is finished; there is nothing to resume")
+            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
+        stored = checkpoints.read_options(folder)
+        settings = make_settings(out, checkpoint_every or stored.get("checkpoint_every"), mesh or stored.get("mesh"))
+        settings = settings.with_earlier_shape(stored, log)
+        expected_at = partial(checkpoints.expected_checkpoint, plan.algorithm, len(plan.keys), settings.shape)
+        start = checkpoints.restore(folder, config, expected_at, log)
+        if start is None:
+            start = final_state.restore(folder, plan.algorithm, len(plan.keys), settings.shape)
+        done = 0 if start is None else start.done
+        on_first_process(lambda: checkpoints.discard_after(folder, done))
+        on_first_process(lambda: run_folder.write_environment(folder))
+        say(f"resuming {folder} at iteration {done} of {plan.iterations}")
+        return _train(config, plan, settings, reporter, start)
+
+
+def _refuse_foreign_files(folder: Path) -> None:
+    """Refuse a folder that holds a run or files of something else; the remains of a start that was killed are ours."""
+    run_folder.refuse_run(folder)
+    if checkpoints.has_any(folder):
+        raise UsageError(f"out={folder}: the folder holds checkpoints of something else; choose another folder")
+    checkpoints.read_options(folder)
+
+
+def _write_start(
+    folder: Path, config: Config, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()
+) -> None:
+    """Write what a run folder holds from the start."""
+
+    def write() -> None:
+        if settings.options():
+            checkpoints.write_options(folder, settings.options())
+        run_folder.write_start(folder, config)
+        run_record.write_start(folder, name, tags)
+
+    on_first_process(write)
+
+
+def _train(
+    config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None, start: Checkpoint | None = None
+) -> Experiment:
+    """Train all segments from a checkpoint on, report, write checkpoints, and write the results."""
+    history, folder, T = History(config), settings.folder, plan.iterations
+    started, partial_results = time.monotonic(), PartialResults(folder if is_first_process() else None)
+    if start is not None and folder is not None:
+        history.policy = checkpoints.read_policy(folder, start.runs.state.parameters.shape)
+        history.add(Metrics(**start.history), start.runs)
+    runs = None if start is None else start.runs
+    segments = training.segments(
+        *plan,
+        length=SEGMENT,
+        every=settings.checkpoint_every,
+        runs=runs,
+        done=0 if start is None else start.done,
+        shape=settings.shape,
+        description=describe_algorithm(config, T),
+    )
+    with contextlib.ExitStack() as stack:
+        stop_request = StopRequest() if folder is None else stack.enter_context(catch_stop_request())
+        if reporter is not None:
+            stack.enter_context(reporter)
+        for segment in segments:
+            runs = segment.runs
+            history.add(segment.metrics, runs)
+            if reporter is not None:
+                reporter.update(history.progress(T))
+            if not history.finite.any():
+                break
+            if folder is None or segment.done == T:
+                continue
+            stop_signal = max_over_processes(stop_request.signal)
+            if stop_signal or (settings.checkpoint_every and segment.done % settings.checkpoint_every == 0):
+                _save_checkpoint(folder, config, history, segment)
+            partial_results.update(history, now=bool(stop_signal))
+            if stop_signal:
+                on_first_process(partial(run_record.add_seconds, folder, time.monotonic() - started, False))
+                raise Interrupted(folder, segment.done, stop_signal)
+    metrics, policy = history.metrics(), history.policy
+    if folder is not None:
+        state = {} if runs is None else final_state.to_arrays(runs)
+
+        def finish() -> None:
+            final_state.write(folder, state)
+            run_folder.write_results(folder, metrics, policy)
+            (folder / final_state.HISTORY).unlink(missing_ok=True)
+            partial_results.remove()
+            run_record.add_seconds(folder, time.monotonic() - started, True)
+            checkpoints.remove_all(folder)
+
+        on_first_process(finish)
+    return Experiment(config, metrics, policy, bool(history.finite.all()))
+
+
+def _save_checkpoint(folder: Path, config: Config, history: History, segment: training.TrainedSegment) -> None:
+    """Write a checkpoint, and the policies of seeds that became non-finite."""
+    if not history.finite.all():
+        on_first_process(partial(checkpoints.write_policy, folder, history.policy))
+    checkpoints.save(folder, config, Checkpoint(segment.done, segment.runs, history.merge()._asdict()))

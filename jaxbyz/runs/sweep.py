@@ -1,0 +1,234 @@
+"""A sweep: one run for every combination of options that a TOML file lists:
+
+out = "runs/attacks"          # folder of the members' run folders
+checkpoint_every = 200
+[fixed]                       # options of every member, and `preset`
+seeds = 10
+byzantine = 3
+[grid]                        # every combination is a member
+attack = ["avg-zero", "large-noise"]
+aggregator = ["rfa", "krum"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import math
+import re
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxbyz.configuration.config import FIELDS
+from jaxbyz.configuration.ineffective import without_effect
+from jaxbyz.configuration.resolving import resolve
+from jaxbyz.errors import UsageError, first_line
+from jaxbyz.files import read_toml, reason, write_text
+from jaxbyz.runs.folder_lock import BusyError
+from jaxbyz.runs.reporters import Reporter
+from jaxbyz.runs.run import Experiment, Interrupted, ensure
+from jaxbyz.runs.run_folder import make_folder
+from jaxbyz.runs.settings import make_settings
+
+MAX_MEMBERS = 10_000
+MAX_NAME_LENGTH = 150
+MAX_REPORTED = 20  # lines about options before the first member starts
+SWEEP_FILE_KEYS = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
+
+
+class Sweep(NamedTuple):
+    """The contents of a sweep file.
+
+    Attributes:
+        members: the options of every member, by name, in the order of the grid.
+        out: the folder of the sweep, or None if the file does not name one.
+        checkpoint_every: iterations between two checkpoints, or None.
+    """
+
+    members: dict[str, dict[str, Any]]
+    out: str | None
+    checkpoint_every: int | None
+
+
+class MemberResult(NamedTuple):
+    """How a member of a sweep ended.
+
+    Attributes:
+        name: the name of the member and of its folder.
+        status: `finished` (now or earlier), `non-finite` (honest parameters of a seed), `failed`, or `elsewhere`
+            (another process is working on it).
+        note: why it failed.
+        experiment: its results, if it was trained.
+    """
+
+    name: str
+    status: str
+    note: str = ""
+    experiment: Experiment | None = None
+
+
+def load_sweep(path: str | Path) -> Sweep:
+    """Read a sweep file.
+
+    Raises:
+        UsageError: if the file cannot be read or is not a sweep.
+    """
+    values = read_toml(Path(path))
+    for name, value in values.items():
+        kind = SWEEP_FILE_KEYS.get(name)
+        if kind is None and (name in FIELDS or name == "preset"):
+            raise UsageError(
+                f"{path}: {name} is an option of the runs: write it below [fixed], or as a list below [grid]"
+            )
+        if kind is None:
+            raise UsageError(f"{path}: {name!r} is unknown; known: out, checkpoint_every, [fixed], [grid]")
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UsageError(f"{path}: {name} is not {'a table' if kind is dict else kind.__name__}")
+    fixed, grid = values.get("fixed", {}), values.get("grid", {})
+    _check_options(path, fixed, grid)
+    try:
+        members = dict(_members(path, fixed, grid))
+    except UsageError:
+        raise
+    except ValueError as error:  # a number with thousands of digits cannot be part of a name
+        raise UsageError(f"{path}: not usable as a sweep ({first_line(error)})") from error
+    return Sweep(members, values.get("out"), values.get("checkpoint_every"))
+
+
+def _check_options(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> None:
+    """Refuse unknown options, options in both tables, and grid values that are not lists."""
+    for name in (*fixed, *grid):
+        if name not in FIELDS and name != "preset":
+            resolve(**{name: None})  # raises, and names the nearest option
+    if both := sorted(set(fixed) & set(grid)):
+        raise UsageError(f"{path}: {both[0]} is in [fixed] and in [grid]; name it in one of them")
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise UsageError(f"{path}: grid.{name} must be a list of at least one value")
+
+
+def _members(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the options of every combination."""
+    combinations = math.prod(len(values) for values in grid.values())
+    if combinations > MAX_MEMBERS:
+        raise UsageError(f"{path}: {combinations} members exceed the limit of {MAX_MEMBERS}")
+    names = set()
+    for values in itertools.product(*grid.values()):
+        choice = dict(zip(grid, values, strict=True))
+        name = member_name(choice)
+        if name in names:
+            raise UsageError(f"{path}: two members would have the name {name!r}; the grid lists a value twice")
+        names.add(name)
+        yield name, {**fixed, **choice}
+
+
+def member_name(choice: dict[str, Any]) -> str:
+    """Return a folder name that lists the member's options: `attack=avg-zero,hidden=16x16`."""
+
+    def shown(value: Any) -> str:
+        return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    text = ",".join(f"{name}={shown(value)}" for name, value in choice.items()) or "run"
+    safe = re.sub(r"[^\w.+=,:-]", "_", text, flags=re.ASCII)
+    if safe == text and len(safe) <= MAX_NAME_LENGTH:
+        return safe
+    return f"{safe[:MAX_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def run_sweep(
+    sweep: Sweep,
+    out: str | Path,
+    *,
+    checkpoint_every: int | None = None,
+    reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
+    log: Callable[[str], None] = lambda line: None,
+    quiet: bool = False,
+) -> list[MemberResult]:
+    """Run every member that is not finished. A member that fails does not stop the others.
+
+    Members that another process is working on are skipped, so several processes, on one machine or on many that share
+    the folder, can run the same sweep together.
+
+    Args:
+        sweep: what to run.
+        out: the folder of the members' run folders.
+        checkpoint_every: iterations between two checkpoints; by default what the sweep file says.
+        reporter: returns the reporter of a member from its number of trajectories.
+        log: receives one line per member, and before that one line for every member whose options are wrong and for
+            every option that has no effect.
+        quiet: whether `log` receives warnings only.
+
+    Raises:
+        UsageError: if `checkpoint_every` is not allowed, or the options of every member are wrong.
+        Interrupted: if a signal stopped a member.
+    """
+    if checkpoint_every is None:
+        checkpoint_every = sweep.checkpoint_every
+    make_settings(out, checkpoint_every, None)  # refuses a wrong value before any member starts
+    _report_options(sweep, log)
+    members = []
+    for number, (name, options) in enumerate(sweep.members.items(), start=1):
+        if not quiet:
+            log(f"[{number}/{len(sweep.members)}] {name}")
+        settings = {"checkpoint_every": checkpoint_every, "log": log, "quiet": quiet}
+        members.append(_run_member(name, options, make_folder(out) / name, reporter, settings))
+    return members
+
+
+def _report_options(sweep: Sweep, log: Callable[[str], None]) -> None:
+    """Report members whose options are wrong, and options that have no effect.
+
+    Raises:
+        UsageError: if the options of every member are wrong.
+    """
+    wrong: dict[str, str] = {}
+    silent: Counter[str] = Counter()
+    for name, options in sweep.members.items():
+        try:
+            config = resolve(**options)
+        except UsageError as error:
+            wrong[name] = str(error)
+            continue
+        silent.update(without_effect(config, {key: value for key, value in options.items() if key != "preset"}))
+    if len(wrong) == len(sweep.members):
+        name, reason = next(iter(wrong.items()))
+        others = f", and {len(wrong) - 1} other members have wrong options too" if len(wrong) > 1 else ""
+        raise UsageError(f"{name}: {reason}{others}; nothing was started")
+    lines = [f"{name} will fail: {reason}" for name, reason in wrong.items()]
+    lines += [f"{line} (in {count} of {len(sweep.members)} members)" for line, count in silent.items()]
+    for line in lines[:MAX_REPORTED]:
+        log(line)
+    if len(lines) > MAX_REPORTED:
+        log(f"… and {len(lines) - MAX_REPORTED} other messages about options")
+
+
+def _run_member(
+    name: str,
+    options: dict[str, Any],
+    folder: Path,
+    reporter: Callable[[int], Reporter | None],
+    settings: dict[str, Any],
+) -> MemberResult:
+    """Start or continue one member; every error but an interruption becomes a result. `settings` are for `ensure`."""
+    try:
+        config = resolve(**options)
+        experiment = ensure(config, folder, reporter(config.trajectories), **settings)
+    except Interrupted:
+        raise
+    except BusyError:
+        return MemberResult(name, "elsewhere")
+    except UsageError as error:
+        return MemberResult(name, "failed", str(error))
+    except OSError as error:
+        return MemberResult(name, "failed", f"{error.filename or folder}: {reason(error)}")
+    except Exception as error:
+        with contextlib.suppress(UsageError):  # the folder may be missing or full
+            write_text(folder / "error.txt", traceback.format_exc())
+        return MemberResult(name, "failed", f"{type(error).__name__}: {first_line(error)} (see {folder}/error.txt)")
+    if (folder / "error.txt").exists():
+        (folder / "error.txt").unlink()
+    return MemberResult(name, "finished" if experiment.finite else "non-finite", experiment=experiment)

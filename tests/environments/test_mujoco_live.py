@@ -1,0 +1,137 @@
+"""Gymnasium's MuJoCo tasks against MuJoCo itself, with new seeds in every run: `make test-mujoco`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mujoco_tasks import MODULES, recorded_step
+
+import jaxbyz as jb
+from jaxbyz.configuration.resolving import resolve
+from jaxbyz.configuration.start import start_parameters, with_task_of_start
+from jaxbyz.trained.acting import task_of
+
+PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
+EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and policy
+DATA = Path(__file__).parents[1] / "data"
+POLICIES = DATA / "mujoco_policies.npz"  # linear policies that balance, stand or reach
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(PYTHON is None, reason="needs JAXBYZ_MUJOCO_PYTHON: run make test-mujoco"),
+]
+
+
+def record(what, out, *options):
+    """Record MuJoCo now, with a new seed."""
+    script = Path(__file__).parents[2] / "benchmarks" / "record_mujoco.py"
+    seed = int(np.random.default_rng().integers(2**31))
+    subprocess.run([PYTHON, script, what, out, "--seed", str(seed), *map(str, options)], check=True)
+    print("seed of the recording:", seed)
+    return np.load(out)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_new_steps_agree_with_mujoco(name, tmp_path):
+    file = record("steps", tmp_path / "steps.npz", "--tasks", name, "--steps", 1000)
+    step = jax.jit(jax.vmap(functools.partial(recorded_step, name)))
+    inputs = [jnp.asarray(file[f"{name}/{key}"], float) for key in ("qpos", "qvel", "action", "factors")]
+    _, state, reward, terminated = step(*inputs)
+    error = np.abs(np.asarray(state.qvel) - file[f"{name}/next_qvel"]).max(axis=1)
+    assert np.median(error) < 1e-5 and np.quantile(error, 0.99) < 3e-4 and (error > 1e-2).mean() <= 1e-3
+    assert (np.abs(np.asarray(reward) - file[f"{name}/reward"]) > 1e-4).mean() <= 1e-3
+    assert (np.asarray(terminated) != file[f"{name}/terminated"]).mean() <= 1e-3
+
+
+def own_episodes(environment, act, episodes):
+    """Returns and lengths of episodes, `[episodes, 2]`; the policy is `act(key, observations, last actions)`."""
+    low, high = environment.actions.low[None], environment.actions.high[None]
+
+    def step(carry, key):
+        obs, state, action, total, length, over = carry
+        keys = jax.random.split(key)
+        action = act(keys[0], obs, action)
+        result = jax.vmap(environment.step)(jax.random.split(keys[1], episodes), state, action)
+        total, length = total + jnp.where(over, 0.0, result.reward), length + ~over
+        over = over | result.terminated | result.truncated
+        return (result.observation, result.state, action, total, length, over), None
+
+    @jax.jit
+    def run(key):
+        keys = jax.random.split(key, 3)
+        obs, state = jax.vmap(environment.reset)(jax.random.split(keys[0], episodes))
+        first = jax.random.uniform(keys[1], (episodes, environment.actions.n), minval=low, maxval=high)
+        zero = jnp.zeros(episodes)
+        start = (obs, state, first, zero, zero, zero > 0)
+        return jax.lax.scan(step, start, jax.random.split(keys[2], environment.limit))[0][3:5]
+
+    return np.stack(run(jax.random.key(np.random.default_rng().integers(2**31))), axis=1)
+
+
+def simple_policies(environment, weights):
+    """Return the uniform, the smooth and the linear policy of benchmarks/record_mujoco.py for `own_episodes`."""
+    low, high = environment.actions.low[None], environment.actions.high[None]
+
+    def uniform(key, obs, action):
+        return jax.random.uniform(key, action.shape, minval=low, maxval=high)
+
+    def smooth(key, obs, action):
+        return jnp.clip(0.9 * action + 0.3 * high * jax.random.normal(key, action.shape), low, high)
+
+    def linear(key, obs, action):
+        return jnp.clip(obs @ weights[:-1] + weights[-1:], low, high)
+
+    return {"uniform": uniform, "smooth": smooth, "linear": linear}
+
+
+def trained_policies(path):
+    """Return the environment of an exported policy, and the policy with the most likely and with drawn actions."""
+    config = resolve(None, **with_task_of_start({"start": f"from:{path}"}))
+    task = task_of(config)
+    theta = jnp.asarray(start_parameters(config.start, task.policy.size))
+    plain = jb.make_environment(config.env)  # whose observations are not scaled, as the policy expects them
+
+    def most_likely(key, obs, action):
+        return task.act(theta, obs)
+
+    def drawn(key, obs, action):
+        return task.act(theta, obs, key)
+
+    return plain, {"most likely": most_likely, "drawn": drawn}
+
+
+def check_episodes(name, environment, policies, file):
+    """Means of returns and lengths within two standard errors; three, if one of all comparisons is beyond that."""
+    distances = []
+    for kind, act in policies.items():
+        theirs, ours = file[f"{name}/{kind}"], own_episodes(environment, act, EPISODES)
+        error = np.sqrt(theirs.var(axis=0) / len(theirs) + ours.var(axis=0) / len(ours))
+        difference = np.abs(theirs.mean(axis=0) - ours.mean(axis=0))
+        rounding = 1e-4 * np.abs(theirs.mean(axis=0)) + 1e-4
+        distances += list(np.maximum(difference - rounding, 0.0) / np.maximum(error, 1e-12))
+        for what, one, two, size in zip(
+            ("return", "length"), theirs.mean(axis=0), ours.mean(axis=0), error, strict=True
+        ):
+            print(f"{name} {kind}: {what} {one:.4f} in MuJoCo, {two:.4f} here, standard error {size:.4f}")
+    assert max(distances) < 3 and sum(distance > 2 for distance in distances) <= 1, distances
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_episodes_agree_with_mujoco_in_distribution(name, tmp_path):
+    options = ("--tasks", name, "--episodes", EPISODES, "--policies", POLICIES)
+    file = record("episodes", tmp_path / "episodes.npz", *options)
+    environment = jb.make_environment(name)
+    check_episodes(name, environment, simple_policies(environment, jnp.asarray(np.load(POLICIES)[name])), file)
+
+
+@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5"])
+def test_a_policy_trained_here_scores_the_same_in_gymnasium(name, tmp_path):
+    path = DATA / f"mujoco_trained_{MODULES[name]}.npz"
+    file = record("trained", tmp_path / "episodes.npz", "--episodes", EPISODES, "--policies", path)
+    check_episodes(name, *trained_policies(path), file)

@@ -1,0 +1,495 @@
+"""Runs survive signals, kills, damaged checkpoints, full disks and hostile files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import StopAt, assert_same_run, finish, flags, held_to_permissions, spawn
+
+import jaxbyz as jb
+from jaxbyz.algorithms import algorithms
+from jaxbyz.cli import main
+from jaxbyz.configuration.resolving import resolve
+from jaxbyz.errors import UsageError
+from jaxbyz.files import read_arrays, write_arrays
+from jaxbyz.runs import checkpoints
+from jaxbyz.runs import run as run_module
+from jaxbyz.runs.folder_lock import BusyError, lock_folder
+from jaxbyz.runs.plan import make_plan
+from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.run_folder import write_start
+from jaxbyz.training import layout
+from jaxbyz.training.devices import Shape, make_mesh
+
+TINY = dict(agents=5, byzantine=1, N=4, B=2, horizon=8, hidden=(3,), trajectories=20, p=0.5, kappa="2", seeds=2,
+            attack="avg-zero")  # fmt: skip
+
+
+def interrupted(config, out, iteration, every=2, number=signal.SIGTERM):
+    """Start a run in `out` that a signal stops at `iteration`; return the folder."""
+    with pytest.raises(Interrupted) as stop:
+        run(config, out, StopAt(iteration, number), checkpoint_every=every)
+    assert stop.value.signal == number and stop.value.done < make_plan(config).iterations
+    return out
+
+
+def resumed(folder):
+    """Resume a run; return its result and the logged lines."""
+    lines = []
+    done = resume(folder, log=lines.append)
+    return done, lines
+
+
+@pytest.fixture(scope="module")
+def config():
+    return resolve(**TINY)
+
+
+@pytest.fixture(scope="module")
+def whole(config):
+    """The result of an uninterrupted run."""
+    return run(config)
+
+
+@pytest.fixture(scope="module")
+def stopped(config, tmp_path_factory):
+    """A run stopped at iteration 4, with checkpoints of iterations 2 and 4. Tests work on copies."""
+    return interrupted(config, tmp_path_factory.mktemp("runs") / "stopped", 4)
+
+
+@pytest.fixture
+def copy(stopped, tmp_path):
+    return Path(shutil.copytree(stopped, tmp_path / "copy"))
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    """A configuration whose second seed has no finite parameters from iteration 5 on, in segments of four."""
+
+    @functools.wraps(jb.decbyzpg)
+    def factory(environment, policy, **options):
+        algorithm = jb.decbyzpg(environment, policy, **options)
+        second = jax.random.key_data(jax.random.split(jax.random.key(1))[0])
+
+        def step(state, coin, *places):
+            lost = (state.step >= 5) & (jax.random.key_data(state.key) == second).all()
+            return algorithm.step(state._replace(parameters=jnp.where(lost, jnp.nan, state.parameters)), coin, *places)
+
+        return algorithm._replace(step=step)
+
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
+    algorithms.add("fragile", factory, "DecByzPG whose second seed becomes NaN")
+    monkeypatch.setattr(run_module, "SEGMENT", 4)
+    options = {"algorithm": "fragile", "trajectories": 40, "p": 1.0, "baseline": "none", "eta_end": None}
+    return resolve(**{**TINY, **options})
+
+
+def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys):
+    whole = run(fragile)
+    T = make_plan(fragile).iterations
+    assert not whole.finite and whole.metrics["finite"].shape == (2, T) and T > 9
+    assert whole.metrics["finite"][0].all() and whole.metrics["finite"][1].argmin() == 5
+    short = run(replace(fragile, trajectories=int(whole.metrics["trajectories"][0, 3])))
+    np.testing.assert_array_equal(whole.policy["last"][1], short.policy["last"][1])
+    assert (whole.policy["last"][0] != short.policy["last"][0]).any()
+    interrupted(fragile, tmp_path / "run", 8, every=2)
+    assert main(["resume", str(tmp_path / "run"), "--quiet"]) == 3
+    assert "non-finite in 1 of 2 seeds, first in iteration 6" in capsys.readouterr().err
+    again = resumed(tmp_path / "run")[0]
+    assert_same_run(again, whole)
+    assert not again.finite
+
+
+EVERYDAY = ("decbyzpg",)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.slow) for name in algorithms.names()],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, tmp_path):
+    config = resolve(**{**TINY, "algorithm": algorithm})
+    reference = run(config)
+    interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
+    done, lines = resumed(tmp_path / "run")
+    assert "at iteration 3 of" in lines[-1]
+    assert_same_run(done, reference)
+    stored = jb.load_run(tmp_path / "run")
+    assert_same_run(stored, reference)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_sigint_and_sigterm_on_the_command_line(copy, config, whole, tmp_path, capsys, monkeypatch):
+    """`train` exits with 128 + the signal's number and says how to continue; `resume` finishes the run."""
+    options = flags(TINY)
+    monkeypatch.setattr("jaxbyz.runs.progress.make_progress", lambda total, quiet: StopAt(2))
+    out = str(tmp_path / "run")
+    assert main(["train", *options, "--out", out, "--checkpoint-every", "2", "--quiet"]) == 128 + signal.SIGTERM
+    assert f"stopped at iteration 2 by SIGTERM; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
+    assert main(["train", *options, "--out", out]) == 2
+    assert f"holds an unfinished run; `jaxbyz resume {out}` continues it" in capsys.readouterr().err
+    assert main(["plot", out, "--out", f"{out}.png"]) == 0 and "not finished" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(["resume", out, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert f"resuming {out} at iteration 2 of" in captured.err and json.loads(captured.out)["finite"]
+    assert_same_run(jb.load_run(out), whole)
+    assert main(["resume", out]) == 0
+    assert "nothing to resume" in capsys.readouterr().err
+    assert main(["resume", out, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_a_checkpoint_a_run_starts_again(copy, whole):
+    """A run that was killed before its first checkpoint gives the same result."""
+    checkpoints.remove_all(copy)
+    done, lines = resumed(copy)
+    assert "at iteration 0 of" in lines[-1]
+    assert_same_run(done, whole)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def largest(folder: Path) -> Path:
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+DAMAGE = {
+    "a flipped bit": lambda newest: flip(largest(newest)),
+    "a truncated file": lambda newest: os.truncate(largest(newest), 10),
+    "a lost file": lambda newest: largest(newest).unlink(),
+    "another file": lambda newest: (newest / "runs" / "more").write_text("?"),
+    "a link": lambda newest: (newest / "link").symlink_to("/etc/passwd"),
+    "no seal": lambda newest: newest.with_suffix(".json").unlink(),
+    "half a seal": lambda newest: os.truncate(newest.with_suffix(".json"), 40),
+    "no folder": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
+    """The checkpoint before it is used, with a message. Training is replaced; the next test compares results."""
+    DAMAGE[kind](copy / "checkpoints" / "4")
+    lines = []
+    monkeypatch.setattr(run_module, "_train", lambda config, plan, settings, reporter, start: start)
+    assert resume(copy, log=lines.append).done == 2
+    assert len(lines) == 2 and lines[0].startswith("the checkpoint of iteration 4 is damaged ("), lines
+    assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4").exists()
+
+
+def test_after_damage_the_result_is_the_same(copy, whole):
+    flip(largest(copy / "checkpoints" / "4"))
+    done, lines = resumed(copy)
+    assert "differs from what was written" in lines[0]
+    assert_same_run(done, whole)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda seal: {**seal, "format": 99}, "written by a newer jaxbyz (checkpoint format 99, this one reads 1)"),
+        (lambda seal: {**seal, "config": "0" * 64}, "belongs to another configuration"),
+    ],
+)
+def test_checkpoints_of_other_runs_or_formats_are_refused_and_kept(change, message, copy):
+    path = copy / "checkpoints" / "4.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    before = contents(copy)
+    with pytest.raises(UsageError) as refusal:
+        resume(copy)
+    assert message in str(refusal.value) and contents(copy) == before
+
+
+def test_a_changed_config_is_refused(copy, capsys):
+    values = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**values, "eta": 0.5}))
+    before = contents(copy)
+    assert main(["resume", str(copy)]) == 2
+    assert "belongs to another configuration" in capsys.readouterr().err and contents(copy) == before
+
+
+def test_a_folder_in_use_is_refused(copy, config):
+    with lock_folder(copy), pytest.raises(UsageError, match="another process is working"):
+        resume(copy)
+
+
+def test_the_lock_is_on_a_file(tmp_path):
+    """Network file systems can lock files but not folders."""
+    with lock_folder(tmp_path), (tmp_path / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock_folder(tmp_path):
+        pass
+
+
+def test_a_lock_file_that_another_process_removes_is_created_again(tmp_path, monkeypatch):
+    """Another process finishes its run and removes the lock file after this process has opened it."""
+    lock, opened = fcntl.flock, []
+
+    def late(handle, kind):
+        if not opened:
+            (tmp_path / ".lock").unlink()
+        opened.append(handle)
+        lock(handle, kind)
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with lock_folder(tmp_path), pytest.raises(BusyError), lock_folder(tmp_path):
+        pass
+    assert len(opened) == 3
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=r"cannot be locked there \(No locks available\)") as refusal:
+        lock_folder(tmp_path).__enter__()
+    assert not isinstance(refusal.value, BusyError)
+
+
+def test_a_finished_run_can_be_read_from_a_read_only_folder(config, whole, tmp_path):
+    folder = tmp_path / "run"
+    run(config, folder)
+    assert_same_run(resume(folder), whole)
+    assert not (folder / ".lock").exists()
+    folder.chmod(0o555)
+    with held_to_permissions():
+        assert_same_run(resume(folder), whole)
+
+
+def test_a_read_only_folder_is_refused(copy, config, tmp_path):
+    folder = tmp_path / "read-only"
+    folder.mkdir(mode=0o555)
+    with held_to_permissions(), pytest.raises(UsageError, match="Permission denied"):
+        run(config, folder / "run")
+    with held_to_permissions(), pytest.raises(UsageError, match=r"cannot be written \(Permission denied\)"):
+        run(config, folder)
+    assert not list(folder.iterdir())
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int):
+    """Let no file grow beyond `size` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 1500])
+def test_a_full_disk_loses_nothing(size, copy, config):
+    """Writing fails at the first byte or in one of the arrays: one line, and existing files are unchanged."""
+    before = contents(copy)
+    found = checkpoints.restore(copy, config, lambda done: target(config, done), print)
+    with (
+        file_size_limit(size),
+        pytest.raises(UsageError, match=r"could not be written \(.*\); earlier checkpoints are") as refusal,
+    ):
+        checkpoints.save(copy, config, found._replace(done=6))
+    assert "\n" not in str(refusal.value)
+    assert before.items() <= contents(copy).items() and not (copy / "checkpoints" / "6.json").exists()
+    with (
+        file_size_limit(size),
+        pytest.raises(UsageError, match=r"written \(File too large\); nothing was overwritten"),
+    ):
+        write_arrays(copy / "config.json", {"x": np.random.default_rng(0).normal(size=1000)})
+    assert before.items() <= contents(copy).items() and not list(copy.rglob(".config*"))
+    assert checkpoints.restore(copy, config, lambda done: target(config, done), print).done == 4
+
+
+def target(config, done):
+    return checkpoints.expected_checkpoint(make_plan(config).algorithm, config.seeds, None, done)
+
+
+class Trap:
+    """Unpickling it would create a folder."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, capsys):
+    """Pickles, zip bombs, deep and long JSON, and values of the wrong type: one line each."""
+    trap = tmp_path / "sprung"
+    run = tmp_path / "run"
+    run.mkdir()
+    good = (stopped / "config.json").read_text()
+    pickled = io.BytesIO()
+    np.savez(pickled, metrics=np.array([Trap(trap)], dtype=object))
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.npy", "w", force_zip64=True) as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "<f8", "fortran_order": False, "shape": (2**23,)})
+        for _ in range(64):
+            f.write(bytes(2**20))
+    huge = io.BytesIO()
+    with zipfile.ZipFile(huge, "w") as archive, archive.open("a.npy", "w") as f:
+        np.lib.format.write_array_header_1_0(f, {"descr": "<f8", "fortran_order": False, "shape": (2**50,)})
+    plain = io.BytesIO()
+    with zipfile.ZipFile(plain, "w") as archive:
+        archive.writestr("a.txt", "no array")
+    for metrics, message in (
+        (pickled.getvalue(), "damaged or not a file of arrays"),
+        (pickle.dumps(Trap(trap)), "damaged or not a file of arrays"),
+        (huge.getvalue(), "damaged or not a file of arrays"),
+        (plain.getvalue(), "damaged or not a file of arrays"),
+        (b"", "damaged or not a file of arrays"),
+    ):
+        (run / "config.json").write_text(good)
+        (run / "metrics.npz").write_bytes(metrics)
+        for command in ("plot", "evaluate", "resume"):
+            assert main([command, str(run)]) == 2, command
+            assert message in capsys.readouterr().err
+    (run / "metrics.npz").write_bytes(bomb.getvalue())
+    with pytest.raises(UsageError, match="bytes uncompressed exceed the limit"):
+        read_arrays(run / "metrics.npz", limit=2**25)
+    for text, message in (
+        ('{"agents": "many"}', "agents='many' is not a whole number"),
+        ('{"agents": true}', "agents='True' is not a whole number"),
+        ('{"agents": 1e400}', "not readable as JSON (1e400 is too large)"),
+        ('{"eta": NaN}', "not readable as JSON (NaN is not JSON)"),
+        ('{"hidden": ["16"]}', "hidden="),
+        ('{"hidden": 16}', "hidden="),
+        ('{"attack": ["none"]}', "attack="),
+        ('{"format": "new"}', "format='new': must be a whole number"),
+        ("[" * 100_000, "not readable as JSON"),
+        ("[1, 2]", "one JSON object"),
+        ('{"a": "' + "x" * 2**21 + '"}', "larger than"),
+        ("\x00\xff", "not readable as JSON"),
+    ):
+        (run / "config.json").write_text(text, encoding="latin-1")
+        for command in ("plot", "evaluate", "resume"):
+            assert main([command, str(run)]) == 2, command
+            captured = capsys.readouterr().err
+            assert message in captured and len(captured.strip().splitlines()) == 1, captured
+    assert not trap.exists()
+
+
+def test_arrays_that_are_not_those_of_a_run_are_refused(tmp_path, config, whole, capsys):
+    """Texts, missing names and wrong shapes."""
+    run = tmp_path / "run"
+    run.mkdir()
+    write_start(run, config)
+    for metrics, policy, message in (
+        ({}, {"last": np.zeros((2, 5))}, "policy.npz: last is float64[2, 5]"),
+        ({}, {"best": np.array([["x"]])}, "policy.npz: best is <U1[1, 1]"),
+        ({}, {"sampled": np.zeros((2, 4, 23), np.float32)}, "policy.npz: sampled is float32[2, 4, 23]"),
+        ({}, {"sampled": None}, "policy.npz: sampled is missing"),
+        ({"returns": None}, {}, "metrics.npz: returns is missing"),
+        ({"returns": np.zeros(3)}, {}, "metrics.npz: returns is float64[3]"),
+        ({"returns": np.zeros((2, 0))}, {}, "metrics.npz: "),
+        ({"ess": np.array([["a"]])}, {}, "metrics.npz: ess is <U1[1, 1]"),
+        ({"ess": np.zeros((1, 3))}, {}, "metrics.npz: ess is float64[1, 3]"),
+    ):
+        for name, arrays, changes in (("metrics", whole.metrics, metrics), ("policy", whole.policy, policy)):
+            kept = {key: value for key, value in {**arrays, **changes}.items() if value is not None}
+            write_arrays(run / f"{name}.npz", kept)
+        for command in ("plot", "evaluate", "resume"):
+            assert main([command, str(run)]) == 2, command
+            error = capsys.readouterr().err
+            assert message in error and len(error.splitlines()) == 1, error
+
+
+def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
+    """A checkpoint with a valid seal but other shapes is skipped for the one before it."""
+    other = checkpoints.restore(copy, config, lambda done: target(config, done), print)
+    cut = other._replace(history={name: value[:, :1] for name, value in other.history.items()})
+    checkpoints.save(copy, config, cut)
+    lines = []
+    found = checkpoints.restore(copy, config, lambda done: target(config, done), lines.append)
+    assert found.done == 2 and "unreadable" in lines[0]
+    for name, value in found.history.items():
+        assert value.shape[:2] == (2, 2), name
+
+
+def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int, seed: int = 0) -> None:
+    """Kill a run with SIGKILL at random times, resume it each time, and compare the result with an undisturbed run."""
+    config = resolve(**{**TINY, "trajectories": trajectories})
+    options = flags(TINY)
+    train = ["train", *options, f"--trajectories={trajectories}", "--out", str(out), f"--checkpoint-every={every}"]
+    randomness, hits, reached = random.Random(seed), 0, 0
+    for attempt in range(10 * kills):
+        begun = (out / "config.json").exists()
+        if hits == kills or (out / "metrics.npz").exists():
+            break
+        process = spawn("-m", "jaxbyz", *(["resume", str(out)] if begun else train), "--quiet")
+        # Kill it at a random time after the next checkpoint.
+        deadline = time.monotonic() + 120
+        while newest(out) <= reached and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(randomness.uniform(0, 0.4))
+        process.kill()
+        process.communicate()
+        hits += process.returncode == -signal.SIGKILL
+        at = newest(out)
+        assert at >= reached, f"kill {attempt}: {at} after {reached}, a sealed checkpoint was lost"
+        reached = max(reached, at)
+    assert hits == kills, "the run finished before all kills: make it longer"
+    process = spawn("-m", "jaxbyz", "resume", str(out), "--quiet")
+    finish(process)
+    assert_same_run(jb.load_run(out), run(config))
+
+
+def newest(out: Path) -> int:
+    """Return the iteration of the newest sealed checkpoint."""
+    names = [path.stem for path in (out / "checkpoints").glob("*.json")] if (out / "checkpoints").is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_nothing(tmp_path):
+    killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
+
+
+def test_the_automatic_mesh_is_stored(stopped):
+    assert checkpoints.read_options(stopped) == {"checkpoint_every": 2, "chosen_mesh": "seeds=2,agents=1"}
+
+
+@pytest.mark.slow
+def test_a_resumed_run_uses_the_automatic_mesh_again_if_it_fits(tmp_path, monkeypatch):
+    """A run that started with its agents on two devices is resumed with other XLA flags, then on one device."""
+    config = resolve(**{**TINY, "seeds": 1})
+    interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
+    assert checkpoints.read_options(tmp_path / "run") == {"checkpoint_every": 3, "chosen_mesh": "seeds=1,agents=2"}
+    shapes = []
+    monkeypatch.setattr(layout, "make_mesh", lambda shape: shapes.append(shape) or make_mesh(shape))
+    monkeypatch.setenv("XLA_FLAGS", "")
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    resumed(tmp_path / "run")
+    assert set(shapes) == {Shape(1, 2)}
+    shapes.clear()
+    one = jax.devices()[:1]
+    monkeypatch.setattr("jax.devices", lambda *_: one)
+    _, lines = resumed(tmp_path / "again")
+    assert "does not fit here" in lines[0] and set(shapes) == {Shape(1, 1)}
