@@ -26,7 +26,7 @@ from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
 from jaxbyz.attacks import attacks, honest_mean, honest_std
 from jaxbyz.certify.rule_names import AGREEMENT, every_rule, named_rule
 from jaxbyz.protocol.agreements import diameter
-from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
 
 K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 128
 WARMUP = 12  # iterations that an attack with memory has seen

@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxbyz.protocol.delivery import Delivery
 from jaxtyping import Array
 
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.files import write_json
-from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.report.statistics import standard_deviation
 from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling import tabular_mdp

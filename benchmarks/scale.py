@@ -27,7 +27,7 @@ from jaxbyz.components import make_agreement, make_attack
 from jaxbyz.files import write_json
 from jaxbyz.protocol.agreements import run_agreement
 from jaxbyz.protocol.committees import failure_probability, members_tolerated
-from jaxbyz.protocol.communication import Adversary
+from jaxbyz.protocol.exchange import Adversary
 from jaxbyz.runs.run_folder import describe_environment
 
 SHARE, RULE, ATTACK = 0.1, "trimmed-mean", "alie:on=parameters"

@@ -21,7 +21,7 @@ import numpy as np
 from jaxbyz.attacks import gradient_found, honest_mean
 from jaxbyz.attacks.gradient_found import WIDE, honest_spread
 from jaxbyz.files import write_json
-from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
 from jaxbyz.rules import aggregators
 from jaxbyz.runs.run_folder import describe_environment
 

@@ -17,7 +17,7 @@ from jaxbyz.attacks.honest_statistics import honest_mean
 from jaxbyz.certify.starting_inputs import HONEST_ARRANGEMENTS, honest_rows
 from jaxbyz.components import make_agreement, make_attack
 from jaxbyz.protocol.agreements import agreements, diameter, run_agreement
-from jaxbyz.protocol.communication import Adversary
+from jaxbyz.protocol.exchange import Adversary
 
 
 def pull_apart(scale: float, own_side: bool) -> Forge:

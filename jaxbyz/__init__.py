@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "jaxbyz.accelerate.setup": "prepare",
-    "jaxbyz.algorithms": "Algorithm Metrics State byzpg dec_page_pg decbyzpg fed_page_pg page_pg",
+    "jaxbyz.algorithms": "Algorithm Metrics Settings State byzpg dec_page_pg decbyzpg fed_page_pg page_pg",
     "jaxbyz.api": "aggregate agree attack",
     "jaxbyz.attacks": "Attack Interference View avg_zero large_noise no_attack random_action",
     "jaxbyz.environments": "Environment make_environment",
@@ -26,8 +26,7 @@ _PUBLIC = {
     "jaxbyz.policies": "Policy cnn_policy flax_policy mlp_policy",
     "jaxbyz.protocol.agreements": "Agreement",
     "jaxbyz.rules": "Rule aggregators bucketing chain krum mda mean monna pre_aggregators rfa",
-    "jaxbyz.sampling.estimators": "Estimator",
-    "jaxbyz.sampling.page": "Page",
+    "jaxbyz.sampling.settings": "Sampling",
     "jaxbyz.training": "common_coins train",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -18,7 +18,7 @@ from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_rule
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement, run_agreement
-from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
 from jaxbyz.registry import Registry
 from jaxbyz.rules import Receiver, Rule
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -20,8 +20,8 @@ from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy, default_policy, policies
 from jaxbyz.protocol.agreements import Agreement, agreements
-from jaxbyz.registry import largest_below, parse_spec
-from jaxbyz.rules import Rule, aggregators, chain, pre_aggregators
+from jaxbyz.registry import Registry, largest_below, parse_spec
+from jaxbyz.rules import Rule, aggregators, chain, check_rule, pre_aggregators
 from jaxbyz.rules import from_function as rule_from_function
 
 AGREEMENT_ROUNDS = 4  # κ where none is given
@@ -118,6 +118,24 @@ def make_rule(
     return chain(*parts, entry.build(agents, byzantine, **{**given, **options}))
 
 
+def checked_rule(rule: Rule | str | Callable[..., Array], agents: int, byzantine: int, size: int) -> Rule:
+    """Return a rule whose limits were checked before, and which can be traced for K messages of D parameters.
+
+    Raises:
+        UsageError: if the rule does not fit these sizes.
+    """
+    build = _checked_once if isinstance(rule, str) else _checked_once.__wrapped__  # tracing takes time
+    return build(rule, agents, byzantine, size, Registry.revision)
+
+
+@lru_cache(maxsize=64)
+def _checked_once(rule: Any, agents: int, byzantine: int, size: int, revision: int) -> Rule:
+    """Build and trace a rule; `revision` makes the cache notice rules that are registered again."""
+    built = make_rule(rule, agents, byzantine, unsafe=True)
+    check_rule(built, agents, size)
+    return built
+
+
 def make_attack(
     attack: Attack | str | Callable[..., Array] | None, agents: int, byzantine: int, **options: Any
 ) -> Attack:
@@ -131,12 +149,6 @@ def make_attack(
         return attack_from_function(attack)
     name, given = parse_spec("none" if attack is None else attack)
     return attacks[name].build(agents, byzantine, **{**given, **options})
-
-
-def remembers_agents(attack: Attack, agents: int, size: int) -> bool:
-    """Return whether the memory of an attack has entries for single agents, so that its shape depends on K."""
-    one, other = (jax.eval_shape(lambda n=n: attack.init(n, size)) for n in (agents, agents + 1))
-    return bool(one != other)
 
 
 def group_members(agents: int, groups: int) -> list[np.ndarray]:

@@ -25,6 +25,7 @@ LAYERS = """
     sampling
     rules attacks policies
     environments
+    options
     accelerate registry files
     errors
 """

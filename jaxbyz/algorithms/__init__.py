@@ -1,60 +1,45 @@
 """Algorithms as named compositions: DecByzPG, ByzPG, PAGE-PG and its naive federations, and their rivals."""
 
-from jaxbyz.algorithms.base import Algorithm, State, Traits
-from jaxbyz.algorithms.byzpg import SERVER_LIMIT, byzpg
+from jaxbyz.algorithms.base import Algorithm, State
+from jaxbyz.algorithms.byzpg import byzpg
 from jaxbyz.algorithms.decbyzpg import decbyzpg
 from jaxbyz.algorithms.ensemble import ensemble
+from jaxbyz.algorithms.fedpg_br import fedpg_br
 from jaxbyz.algorithms.metrics import Metrics
-from jaxbyz.algorithms.naive import dec_page_pg, fed_page_pg, page_pg
-from jaxbyz.algorithms.rivals import byz_vr_marina_pg, fedpg_br, res_nharpg, svrpg
+from jaxbyz.algorithms.naive import dec_page_pg, fed_page_pg, page_pg, svrpg
+from jaxbyz.algorithms.rivals import byz_vr_marina_pg, res_nharpg
+from jaxbyz.algorithms.settings import Settings
+from jaxbyz.algorithms.traits import Traits, algorithm
 from jaxbyz.registry import Registry
 
 algorithms = Registry("algorithm")
-algorithms.add("decbyzpg", decbyzpg, "DecByzPG (Algorithm 2): robust aggregation and agreement", traits=Traits())
-algorithms.add(
-    "byzpg", byzpg, "ByzPG (Algorithm 1): a trusted server with robust aggregation", SERVER_LIMIT,
-    traits=Traits(central=True, server_samples=True),
-)  # fmt: skip
-algorithms.add("page-pg", page_pg, "PAGE-PG: one agent alone", traits=Traits(naive=True, single=True))
-algorithms.add(
-    "dec-page-pg", dec_page_pg, "Dec-PAGE-PG: DecByzPG with the mean and without agreement", traits=Traits(naive=True)
-)
-algorithms.add(
-    "fed-page-pg", fed_page_pg, "Fed-PAGE-PG: ByzPG with the mean",
-    traits=Traits(central=True, server_samples=True, naive=True),
-)  # fmt: skip
-algorithms.add(
-    "byz-vr-marina-pg", byz_vr_marina_pg, "Byz-VR-MARINA-PG: ByzPG whose workers sample small batches too",
-    SERVER_LIMIT, traits=Traits(central=True),
-)  # fmt: skip
-algorithms.add(
-    "svrpg", svrpg, "SVRPG: mean of large batches, then a few small steps of the server",
-    traits=Traits(central=True, server_samples=True, snapshot=True, naive=True),
-)  # fmt: skip
-algorithms.add(
-    "fedpg-br", fedpg_br, "FedPG-BR: filtered large batches, then small steps of the server", SERVER_LIMIT,
-    traits=Traits(central=True, server_samples=True, snapshot=True),
-)  # fmt: skip
-algorithms.add(
-    "res-nharpg", res_nharpg, "Res-NHARPG: Hessian-corrected momentum of the workers, normalised steps of the server",
-    SERVER_LIMIT, traits=Traits(central=True, one_batch=True),
-)  # fmt: skip
-algorithms.add(
-    "ensemble", ensemble, "ensemble: disjoint groups train one policy each, and the policies vote on actions",
-    SERVER_LIMIT, traits=Traits(central=True),
-)  # fmt: skip
+for _name, _build, _summary in (
+    ("decbyzpg", decbyzpg, "DecByzPG (Algorithm 2): robust aggregation and agreement"),
+    ("byzpg", byzpg, "ByzPG (Algorithm 1): a trusted server with robust aggregation"),
+    ("page-pg", page_pg, "PAGE-PG: one agent alone"),
+    ("dec-page-pg", dec_page_pg, "Dec-PAGE-PG: DecByzPG with the mean and without agreement"),
+    ("fed-page-pg", fed_page_pg, "Fed-PAGE-PG: ByzPG with the mean"),
+    ("byz-vr-marina-pg", byz_vr_marina_pg, "Byz-VR-MARINA-PG: ByzPG whose workers sample small batches too"),
+    ("svrpg", svrpg, "SVRPG: mean of large batches, then a few small steps of the server"),
+    ("fedpg-br", fedpg_br, "FedPG-BR: filtered large batches, then small steps of the server"),
+    ("res-nharpg", res_nharpg, "Res-NHARPG: Hessian-corrected momentum of the workers, normalised steps of the server"),
+    ("ensemble", ensemble, "ensemble: disjoint groups train one policy each, and the policies vote on actions"),
+):
+    algorithms.add(_name, _build, _summary, _build.traits.limit)  # type: ignore[attr-defined]
 
 
 def traits_of_algorithm(name: str) -> Traits:
-    """Return the traits of a registered algorithm; one that was registered without any has the default ones."""
-    return algorithms[name].traits or Traits()
+    """Return the traits of a registered algorithm, which the decorator `algorithm` gives it."""
+    return getattr(algorithms[name].factory, "traits", Traits())
 
 
 __all__ = [
     "Algorithm",
     "Metrics",
+    "Settings",
     "State",
     "Traits",
+    "algorithm",
     "algorithms",
     "byz_vr_marina_pg",
     "byzpg",

@@ -2,206 +2,192 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from jaxbyz.algorithms.base import (
-    DEFAULT_DELIVERY,
-    DEFAULT_PAGE,
-    Algorithm,
-    State,
-    always_large,
-    check_federation,
-    check_parts,
-    choose,
-    initial_critics,
-    initial_state,
-    iteration_keys,
-    next_anchor,
-    optimizer_step,
-    own_step,
-    previous_estimate,
-)
-from jaxbyz.algorithms.messages import message_keys, repeat
+from jaxbyz.algorithms.absent_agents import with_absent_agents, with_absent_receivers
+from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, make_agents
+from jaxbyz.algorithms.base import Algorithm, State
+from jaxbyz.algorithms.local_steps import with_local_steps
 from jaxbyz.algorithms.metrics import (
+    Bytes,
+    Measured,
     Metrics,
-    StepResults,
     decentralised_bytes,
     decentralised_moved,
     finite_rows,
     iteration_metrics,
 )
-from jaxbyz.attacks import Attack
-from jaxbyz.components import (
-    check_limits,
-    limits_of_agreement,
-    limits_of_rule,
-    make_agreement,
-    make_attack,
-    make_rule,
-    remembers_agents,
-)
-from jaxbyz.environments import Environment, agent_params
+from jaxbyz.algorithms.rounds import Agree, Exchange, Parts, Protocol, Received, make_parts, repeat
+from jaxbyz.algorithms.settings import Settings
+from jaxbyz.algorithms.traits import Traits, algorithm
+from jaxbyz.components import checked_rule, make_agreement
+from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
-from jaxbyz.protocol.agreements import Agreement, run_agreement
-from jaxbyz.protocol.communication import Adversary, exchange, omniscient_view
-from jaxbyz.protocol.delivery import Delivery
+from jaxbyz.protocol.agreements import Agreed, Agreement, run_agreement
+from jaxbyz.protocol.channel import sized
+from jaxbyz.protocol.exchange import copies, exchange, omniscient_view
+from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import Places
-from jaxbyz.protocol.schedules import Schedule, fixed
-from jaxbyz.rules import Rule
-from jaxbyz.sampling.page import Page, Sampled, sampler
+from jaxbyz.rules import Rule, check_rule
+from jaxbyz.sampling.page import Sampled, Sampler, sampler
 
 
-def decbyzpg(
-    environment: Environment,
-    policy: Policy,
-    *,
-    agents: int,
-    aggregator: Rule | str | Callable[..., Array],
-    agreement: Agreement | Rule | str | None,
-    optimizer: optax.GradientTransformation,
-    byzantine: int = 0,
-    assumed_byzantine: int | None = None,
-    attack: Attack | str | Callable[..., Array] | None = None,
-    schedule: Schedule | None = None,
-    page: Page = DEFAULT_PAGE,
-    p: float = 0.2,
-    period: int | None = None,
-    delivery: Delivery = DEFAULT_DELIVERY,
-    local_steps: int = 1,
-    unsafe: bool = False,
-) -> Algorithm:
-    """Build DecByzPG: every agent samples, aggregates what it receives, takes a step, and agrees on parameters.
+@algorithm(Traits())
+def decbyzpg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
+    """Build DecByzPG: every agent samples, aggregates what it receives, takes a step, and agrees on parameters."""
+    return decentralised_algorithm(environment, policy, settings)
 
-    Args:
-        environment: the task.
-        policy: the policy that is trained.
-        agents: the number of agents K.
-        aggregator: a rule, a name such as `"bucketing+rfa"`, or a function `([key,] messages) -> [D]`.
-        agreement: an `Agreement`, a rule, a name such as `"mda"` or `"mda:rounds=6"` (4 rounds by default), or None.
-        optimizer: an optax optimizer; every agent keeps its own state.
-        byzantine: the number of Byzantine agents f.
-        assumed_byzantine: the number that the named rules defend against; by default f.
-        attack: an attack, its name, or a function `(key, messages, mask) -> messages`; None for no attack.
-        schedule: who is Byzantine in which iteration; by default always the last f agents.
-        page: batch sizes and estimator.
-        p: the probability of a large batch.
-        period: a large batch every `period` iterations instead of the coin.
-        delivery: which messages reach their receivers; by default all of them.
-        local_steps: messages are exchanged in every iteration of this number; in the others, every agent takes a step
-            along its own estimate.
-        unsafe: allow more Byzantine agents than the named rules tolerate among those whose messages they see.
+
+def decentralised_algorithm(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
+    """Build Algorithm 2 from settings that were checked."""
+    K, D = settings.agents, policy.size
+    parts, sampling, agents, rule, agreement = compose(environment, policy, settings)
+    protocol = Protocol(exchange_gradients(parts, rule), agree_on_parameters(parts, agreement))
+    if parts.channel.present < K:
+        agents, protocol = with_absent_agents(agents), with_absent_receivers(protocol)
+    if settings.local_steps > 1:
+        protocol = with_local_steps(protocol, settings.local_steps)
+
+    def init(key: PRNGKeyArray, places: Places = Places(K)) -> State:
+        key, key_theta = jax.random.split(key)
+        return initial_state(
+            key, copies(policy.init(key_theta), places.per_device), settings,
+            rules=copies(rule.init(parts.channel.voters, D), places.per_device),
+            attack_memory=parts.attack.init(K, D), private=initial_private(sampling, key, places.per_device),
+            channel=parts.channel.init(K, D),
+        )  # fmt: skip
+
+    def step(state: State, coin: Array, places: Places = Places(K)) -> tuple[State, Metrics]:
+        now = parts.begin(state, coin, places)
+        # Line 5: sample M = N or B trajectories.
+        drawn, state = agents.sample(now, state)
+
+        def one_message(state: State, index: Int[Array, ""] | int) -> tuple[State, Measured]:
+            message = now.message(index, state.attack_memory)
+            # Line 6: estimate ṽ_t^(k).
+            v_tilde = agents.estimate(drawn, state.parameters, index)
+            # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
+            v, state = protocol.exchange(message, state, v_tilde)
+            # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
+            proposed = agents.optimise(message, state, v.rows, v_tilde.estimate)
+            # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
+            agreed = protocol.agree(message, proposed)
+            return proposed._replace(parameters=agreed.parameters), measure(places, v, proposed, agreed)
+
+        # Lines 6 to 9 are repeated if the batch is used more than once.
+        state, measured = repeat(settings.messages, one_message, state)
+        transferred = Bytes(
+            decentralised_bytes(parts.channel, agreement, D, measured),
+            decentralised_moved(places, sized(rule, parts.channel.voters), D, settings.messages, gathers(measured)),
+        )
+        return state._replace(step=now.step + 1), iteration_metrics(settings, now, measured, transferred)
+
+    def gathers(measured: Measured) -> Array | float:
+        """Return how often devices gather parameters, which they also do where local steps make no use of them."""
+        if agreement is None or agreement.tolerance is not None:
+            return measured.rounds
+        return float(agreement.rounds * settings.messages)
+
+    return Algorithm(init, step, settings, policy, environment)
+
+
+class Composition(NamedTuple):
+    """What Algorithm 2 is composed of, in one program and in one process per agent alike.
+
+    Attributes:
+        parts: channel, attack and schedule.
+        sampling: how agents sample and estimate.
+        agents: what agents compute between messages.
+        rule: what receivers make of gradients.
+        agreement: how agents agree on parameters; None if they do not.
+    """
+
+    parts: Parts
+    sampling: Sampler
+    agents: Agents
+    rule: Rule
+    agreement: Agreement | None
+
+
+def compose(environment: Environment, policy: Policy, settings: Settings) -> Composition:
+    """Build what Algorithm 2 is composed of."""
+    D, parts = policy.size, make_parts(settings)
+    rule = checked_rule(settings.rule, parts.channel.voters, settings.defended, D)
+    agreement = checked_agreement(settings, parts.channel.present, D)
+    if agreement is not None and agreement.rule.committee is not None:
+        check_committees(parts, D)
+    sampling = sampler(environment, policy, settings, parts.attack.interference(environment.actions))
+    return Composition(parts, sampling, make_agents(environment, settings, parts.attack, sampling), rule, agreement)
+
+
+def checked_agreement(settings: Settings, present: int, D: int) -> Agreement | None:
+    """Return the agreement among those present, whose limits were checked before; None if agents do not agree.
 
     Raises:
-        UsageError: if a name is unknown, or f exceeds the limit of a named rule and `unsafe` is False.
+        UsageError: if its rule does not fit the number of agents.
     """
-    check_parts(environment, policy, optimizer)
-    check_federation(agents, byzantine, assumed_byzantine, p, period)
-    page.check()
-    page.check_without_server()
-    delivery.check()
-    K, D, present = agents, policy.size, delivery.present(agents)
-    defended, voters = byzantine if assumed_byzantine is None else assumed_byzantine, delivery.voters(agents)
-    rule_limits = limits_of_rule(aggregator, voters, defended)
-    check_limits([*rule_limits, *limits_of_agreement(agreement, present, defended)], unsafe)
-    aggregator = make_rule(aggregator, voters, defended, unsafe=unsafe)
-    agreement = make_agreement(agreement, present, defended, unsafe=unsafe)
-    if local_steps < 1:
-        raise UsageError(f"local_steps={local_steps}: must be at least 1")
-    committee = None if agreement is None else agreement.rule.committee
-    if committee is not None and (present < K or delivery.drop):
+    agreement = make_agreement(settings.agreement, present, settings.defended, settings.kappa_rounds(), unsafe=True)
+    if agreement is None:
+        return None
+    check_rule(agreement.rule, agreement.rule.committee or present, D)
+    return agreement if settings.tolerance is None else agreement._replace(tolerance=settings.tolerance)
+
+
+def check_committees(parts: Parts, D: int) -> None:
+    """Refuse what agreement within changing committees cannot be combined with.
+
+    Raises:
+        UsageError: if messages may be missing, or the attack remembers single agents, who meet in other committees.
+    """
+    K, attack = parts.channel.voters, parts.attack
+    if parts.channel.present < K or parts.channel.leaves_gaps:
         raise UsageError("agreement=committees: needs participation=1 and drop=0")
-    attack = make_attack(attack, K, byzantine)
-    if committee is not None and attack.parameters is not None and remembers_agents(attack, K, D):
+    one, other = (jax.eval_shape(lambda n=n: attack.init(n, D)) for n in (K, K + 1))
+    if attack.parameters is not None and one != other:
         raise UsageError(
             "agreement=committees: the attack remembers single agents, who meet in other committees in every round; "
             "use another attack, or the same one with on=gradients"
         )
-    schedule = fixed(K, byzantine) if schedule is None else schedule
-    sample = sampler(environment, policy, page, attack.interference(environment.actions), always_large(p, period))
-    one_device = Places(K)
 
-    def init(key: PRNGKeyArray, places: Places = one_device) -> State:
-        key, key_theta = jax.random.split(key)
-        theta_0 = jnp.tile(policy.init(key_theta), (places.per_device, 1))
-        critics = initial_critics(sample, key, places)
-        return initial_state(key, theta_0, optimizer, aggregator, K, attack, critics, delivery)
 
-    def step(state: State, coin: Array, places: Places = one_device) -> tuple[State, Metrics]:
-        t, theta = state.step, state.parameters
-        keys = iteration_keys(state, K)
-        mask = schedule(keys.schedule, t)
-        exchanging = (t + 1) % local_steps == 0
+def exchange_gradients(parts: Parts, rule: Rule) -> Exchange:
+    """Return line 7: every agent sends its estimate to all others and aggregates what it receives."""
+    channel, attack = parts.channel, parts.attack
+    equal_states = channel.all_alike and not attack.equivocates
 
-        # Line 5: sample M = N or B trajectories.
-        v_before = previous_estimate(page, state)
-        interferers = attack.interferers(state.attack_memory, mask)
-        who = places.local((keys.agents, interferers, agent_params(environment, state.key, K)))
-        drawn = sample.either(coin, theta, state.anchor, v_before, *who, state.critic)
+    def to_all(now: Iteration, state: State, estimates: Sampled) -> tuple[Received, State]:
+        sampled, adversary = now.places.gather(estimates), parts.on_gradients(now)
+        heard = channel.hear_gradients(now, rule, state.channel)
+        messages, on_the_way = channel.send(now, sampled.estimate, state.channel)
+        key, states = now.keys.gradients, state.rules
+        outcome = exchange(key, heard, states, messages, adversary, now.places, equal_states=equal_states)
+        view = omniscient_view(key, heard, now.places.first_agent(states), messages, adversary)
+        after = state._replace(rules=outcome.state, channel=on_the_way, attack_memory=attack.remember(view))
+        return Received(outcome.rows, outcome.shares, sampled), after
 
-        def lines_6_to_9(now: State, index: Int[Array, ""] | int) -> tuple[State, Sampled, StepResults]:
-            key = message_keys(keys, index)
-            on_gradients = Adversary(mask, attack.gradients, attack.equivocates, now.attack_memory, t)
-            on_parameters = on_gradients._replace(forge=attack.parameters)
-            arrivals = delivery.draw(keys.delivery, mask, now.mail)
-            heard = arrivals.heard(aggregator)
+    return to_all
 
-            # Line 6: estimate ṽ_t^(k).
-            own = sample.estimate(drawn, now.parameters, index)
-            v_tilde = places.gather(own)
-            # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
-            messages, mail = arrivals.collect(v_tilde.estimate, now.mail)
-            v = exchange(key.gradients, heard, now.rules, messages, on_gradients, places)
-            if local_steps > 1:
-                v, mail = choose(exchanging, (v, mail), (own_step(own.estimate, now.rules, places), now.mail))
-            # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
-            stepped = optimizer_step(optimizer, v.rows, now.optimizer, now.parameters)
-            theta_tilde, optimizer_state = arrivals.only_present(stepped, (now.parameters, now.optimizer), places)
-            # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
-            agreed = run_agreement(key.parameters, arrivals.heard_in(agreement), theta_tilde, on_parameters, places)
-            gathers = agreed.rounds.astype(jnp.float32)
-            if local_steps > 1:
-                agreed = choose(
-                    exchanging, agreed, run_agreement(key.parameters, None, theta_tilde, on_parameters, places)
-                )
-            theta_next = arrivals.only_present(agreed.parameters, now.parameters, places)
 
-            first_rule_state = places.first_agent(now.rules)
-            view = omniscient_view(key.gradients, heard, first_rule_state, messages, on_gradients)
-            memory = attack.remember(view)
-            if local_steps > 1:
-                memory = choose(exchanging, memory, now.attack_memory)
-            estimate = own.estimate if page.previous == "own" else v.rows
-            compared = next_anchor(page, coin, state, theta_tilde, estimate)
-            kept = now.anchor, now.estimate, now.rules
-            anchor, estimate, rules = arrivals.only_present((*compared, v.state), kept, places)
-            following = now._replace(
-                parameters=theta_next, anchor=anchor, estimate=estimate, optimizer=optimizer_state,
-                rules=rules, attack_memory=memory, mail=mail,
-            )  # fmt: skip
-            norms, shares, finite = places.gather(
-                (jnp.linalg.norm(v.rows, axis=1), v.shares, finite_rows(theta_tilde).astype(jnp.float32))
-            )
-            rounds = agreed.rounds.astype(jnp.float32)
-            before = agreed.everyone if arrivals.present is None else places.gather(now.parameters)
-            measured = StepResults(
-                aggregate_norms=norms, shares=shares, finite_proposals=finite > 0,
-                parameters=arrivals.only_present(agreed.everyone, before), rounds=agreed.rounds,
-                bytes_sent=exchanging * decentralised_bytes(present, D, rounds, delivery.message_bytes(D), committee),
-                bytes_moved=decentralised_moved(places, delivery.sized(aggregator), D, gathers),
-                takes_part=arrivals.takes_part,
-            )  # fmt: skip
-            return following, v_tilde, measured
+def agree_on_parameters(parts: Parts, agreement: Agreement | None) -> Agree:
+    """Return line 9: κ rounds of messages that bring the parameters together."""
 
-        # The lines after sampling are repeated if the batch is used more than once.
-        following, sampled, measured = repeat(page.messages, lines_6_to_9, state)
-        critic = delivery.draw(keys.delivery, mask, state.mail).only_present(drawn.critic, state.critic, places)
-        following = following._replace(step=t + 1, critic=critic)
-        return following, iteration_metrics(page, coin, sampled, mask, measured)
+    def agree(now: Iteration, state: State) -> Agreed:
+        adversary, key = parts.on_parameters(now), now.keys.parameters
+        if agreement is None:
+            return run_agreement(key, None, state.parameters, adversary, now.places)
+        heard = agreement._replace(rule=parts.channel.hear_parameters(now, agreement.rule))
+        return run_agreement(key, heard, state.parameters, adversary, now.places)
 
-    return Algorithm(init, step, K, p, page, policy, environment, period)
+    return agree
+
+
+def measure(places: Places, v: Received, proposed: State, agreed: Agreed) -> Measured:
+    """Return what the metrics need to know about one message, for all K agents."""
+    finite = finite_rows(proposed.parameters).astype(jnp.float32)
+    norms, shares, finite = places.gather((jnp.linalg.norm(v.rows, axis=1), v.shares, finite))
+    return Measured(v.sampled, norms, shares, finite > 0, agreed.everyone, jnp.float32(v.sent), agreed.rounds)

@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxbyz.protocol.agreements import diameter
+from jaxbyz.protocol.agreements import Agreement, diameter
+from jaxbyz.protocol.channel import Channel
+from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import FLOAT_BYTES, Places
 from jaxbyz.rules import Rule
-from jaxbyz.sampling.page import Page, Sampled
+from jaxbyz.sampling.page import Sampled
+from jaxbyz.sampling.settings import Batches
 
 SUMMARY_FLOATS = len(Sampled._fields) - 1  # numbers gathered from other devices beside each estimate
 
@@ -63,63 +66,79 @@ class Metrics(NamedTuple):
     byzantine: Array
 
 
-class StepResults(NamedTuple):
-    """What the metrics need to know about an iteration besides the sampling, for all K agents.
+class Measured(NamedTuple):
+    """What an iteration did, for all K agents; the metrics are computed from it.
 
     Attributes:
+        sampled: what the agents sampled, with their estimates.
         aggregate_norms: `[K]`, norm of each agent's aggregate.
         shares: `[K, K]`, share of each sender (column) in each receiver's aggregate (row).
         finite_proposals: `[K]`, whether each agent's parameters were finite before agreement.
         parameters: `[K, D]`, parameters after agreement.
+        exchanges: `[]`, how often gradients were sent.
         rounds: `[]`, agreement rounds used.
-        bytes_sent: `[]`, see `Metrics`.
-        bytes_moved: `[]`, see `Metrics`.
-        takes_part: `[K]`, whether each agent takes part in this iteration; None if all do.
     """
 
+    sampled: Sampled
     aggregate_norms: Float[Array, " K"]
     shares: Float[Array, "K K"]
     finite_proposals: Bool[Array, " K"]
     parameters: Float[Array, "K D"]
+    exchanges: Array
     rounds: Array
-    bytes_sent: Array
-    bytes_moved: Array
-    takes_part: Bool[Array, " K"] | None = None
+
+    def followed_by(self, new: Measured) -> Measured:
+        """Return the sums over this and a later message of the same iteration."""
+        return new._replace(
+            aggregate_norms=self.aggregate_norms + new.aggregate_norms,
+            shares=self.shares + new.shares,
+            finite_proposals=self.finite_proposals & new.finite_proposals,
+            exchanges=self.exchanges + new.exchanges,
+            rounds=self.rounds + new.rounds,
+        )
 
 
-def iteration_metrics(page: Page, coin: Array, sampled: Sampled, mask: Bool[Array, " K"], step: StepResults) -> Metrics:
-    """Compute the metrics of one iteration; `mask` marks the Byzantine agents.
+class Bytes(NamedTuple):
+    """The bytes of one iteration: those sent as the paper counts them, and those that crossed between devices."""
+
+    sent: Array
+    moved: Array
+
+
+def iteration_metrics(settings: Batches, now: Iteration, measured: Measured, transferred: Bytes) -> Metrics:
+    """Compute the metrics of one iteration.
 
     Means over honest agents are means over those that take part; `diameter` and `finite` refer to all honest agents.
     If no honest agent takes part, means are over all of them, whose episodes are simulated all the same, and `finite`
     does not depend on their estimates, which nobody uses.
     """
+    sampled, mask = measured.sampled, now.mask
     honest, estimated = ~mask, finite_rows(sampled.estimate)
-    if step.takes_part is not None:
-        nobody = ~jnp.any(honest & step.takes_part)
-        honest, estimated = honest & (step.takes_part | nobody), estimated | nobody
-    finite = step.finite_proposals & finite_rows(step.parameters)
+    if now.present is not None:
+        nobody = ~jnp.any(honest & now.takes_part)
+        honest, estimated = honest & (now.takes_part | nobody), estimated | nobody
+    finite = measured.finite_proposals & finite_rows(measured.parameters)
 
     def honest_average(values: Array) -> Array:
         weight = honest.reshape(-1, *([1] * (values.ndim - 1)))
         return jnp.sum(jnp.where(weight, values, 0.0), axis=0) / jnp.maximum(jnp.sum(honest), 1)
 
-    shares, returns = honest_average(step.shares), honest_average(sampled.returns)
+    shares, returns = honest_average(measured.shares), honest_average(sampled.returns)
     return Metrics(
-        batch=jnp.where(coin, page.N, page.B).astype(jnp.int32),
+        batch=jnp.where(now.coin, settings.N, settings.B).astype(jnp.int32),
         returns=returns,
         worst_agent=jnp.min(jnp.where(honest, sampled.returns, jnp.inf)),
         return_spread=jnp.sqrt(honest_average((sampled.returns - returns) ** 2)),
         length=honest_average(sampled.lengths),
-        diameter=diameter(step.parameters, mask),
-        coin=coin.astype(jnp.int32),
+        diameter=diameter(measured.parameters, mask),
+        coin=now.coin.astype(jnp.int32),
         ess=honest_average(sampled.ess),
         max_weight=jnp.max(jnp.where(honest, sampled.largest, 0.0)),
         byzantine_weight=jnp.sum(jnp.where(mask, shares, 0.0 * shares)),  # 0 · NaN keeps the NaN of unknown shares
-        gradient_norm=honest_average(step.aggregate_norms),
-        rounds=step.rounds,
-        bytes_sent=step.bytes_sent,
-        bytes_moved=step.bytes_moved,
+        gradient_norm=honest_average(measured.aggregate_norms),
+        rounds=measured.rounds,
+        bytes_sent=transferred.sent,
+        bytes_moved=transferred.moved,
         finite=(jnp.all(mask | finite) & jnp.any(honest & estimated)).astype(jnp.int32),
         shares=shares,
         byzantine=mask,
@@ -131,42 +150,36 @@ def finite_rows(vectors: Float[Array, "K D"]) -> Bool[Array, " K"]:
     return jnp.all(jnp.isfinite(vectors), axis=1)
 
 
-def decentralised_bytes(
-    K: int, D: int, rounds: Array, gradient_bytes: int | None = None, committee: int | None = None
-) -> Array:
-    """Bytes sent per iteration by K agents without a server: a gradient and κ parameter vectors from each to each.
+def decentralised_bytes(channel: Channel, agreement: Agreement | None, D: int, measured: Measured) -> Array:
+    """Return the bytes sent without a server: gradients, and parameters in every round, from each agent to each.
 
-    Args:
-        K: the number of agents.
-        D: the number of parameters.
-        rounds: the agreement rounds κ.
-        gradient_bytes: the size of a gradient message, if it is compressed.
-        committee: the number of agents that each agent sends its parameters to, if it is not K.
+    Within committees, every agent sends its parameters to the members of its committee only.
     """
-    if committee is not None:
-        rounds = rounds * (committee / K)
-    if gradient_bytes in (None, D * FLOAT_BYTES):
-        return (1.0 + rounds) * float(K * K * D * FLOAT_BYTES)
-    return float(K * K * gradient_bytes) + rounds * float(K * K * D * FLOAT_BYTES)
+    pairs = channel.present**2
+    committee = None if agreement is None else agreement.rule.committee
+    reached = 1.0 if committee is None else committee / channel.present
+    gradients = measured.exchanges * float(pairs * channel.message_bytes(D))
+    return gradients + measured.rounds * reached * float(pairs * D * FLOAT_BYTES)
 
 
-def central_bytes(K: int, D: int, workers_send: Array, gradient_bytes: int | None = None) -> Array:
-    """Bytes sent per iteration with a server: parameters to K workers, and gradients back if the workers sampled."""
-    if gradient_bytes in (None, D * FLOAT_BYTES):
-        return jnp.where(workers_send, 2.0, 1.0) * float(K * D * FLOAT_BYTES)
-    return float(K * D * FLOAT_BYTES) + jnp.where(workers_send, float(K * gradient_bytes), 0.0)
+def decentralised_moved(places: Places, rule: Rule, D: int, messages: int, rounds: Array | float) -> Array:
+    """Return the bytes between devices without a server.
 
-
-def decentralised_moved(places: Places, rule: Rule, D: int, rounds: Array) -> Array:
-    """Bytes between devices without a server: estimates, parameters in κ + 1 gathers, metrics, and the rule state."""
+    Every message gathers estimates, parameters before and after each round, metrics, and the state of the rule, which
+    the adversary sees twice.
+    """
     K = places.agents
-    per_agent = (D + SUMMARY_FLOATS) + (1.0 + rounds) * D + (2 + K)  # 2 + K: norm, finite flag and shares
+    per_agent = messages * ((D + SUMMARY_FLOATS) + D + (2 + K)) + rounds * D  # 2 + K: norm, finite flag and shares
     state = jax.eval_shape(lambda: rule.init(K, D))
-    # The adversary sees the rule state of agent 0 twice per iteration.
-    shown = 2 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+    shown = 2 * messages * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
     return places.bytes_moved(places.per_device * per_agent + shown)
 
 
-def central_moved(places: Places, D: int, workers_send: Array) -> Array:
-    """Bytes between devices with a server: only estimates, because every device holds a copy of the server's state."""
-    return jnp.where(workers_send, places.bytes_moved(places.per_device * (D + SUMMARY_FLOATS)), 0.0)
+def central_bytes(places: Places, channel: Channel, D: int, messages: int, measured: Measured) -> Bytes:
+    """Return the bytes with a server: parameters to every worker, and gradients back where the workers sampled.
+
+    Between devices only estimates are moved, because every device holds a copy of the server's state.
+    """
+    workers = channel.present
+    sent = float(messages * workers * D * FLOAT_BYTES) + measured.exchanges * float(workers * channel.message_bytes(D))
+    return Bytes(sent, measured.exchanges * places.bytes_moved(places.per_device * (D + SUMMARY_FLOATS)))

@@ -2,77 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
-import optax
-from jaxtyping import Array
-
-from jaxbyz.algorithms.base import DEFAULT_DELIVERY, DEFAULT_PAGE, Algorithm
-from jaxbyz.algorithms.byzpg import byzpg
-from jaxbyz.algorithms.decbyzpg import decbyzpg
-from jaxbyz.attacks import Attack
+from jaxbyz.algorithms.base import Algorithm
+from jaxbyz.algorithms.byzpg import server_algorithm
+from jaxbyz.algorithms.decbyzpg import decentralised_algorithm
+from jaxbyz.algorithms.settings import Settings
+from jaxbyz.algorithms.traits import FEW_READ, WITHOUT_CHANNEL, Traits, algorithm
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
-from jaxbyz.protocol.delivery import Delivery
-from jaxbyz.protocol.schedules import Schedule
+from jaxbyz.protocol.channel_options import make_channel
 from jaxbyz.rules import mean
-from jaxbyz.sampling.page import Page
+from jaxbyz.sampling.settings import check_sampling
+
+SVRPG_PERIOD = 4  # one large batch, then three small steps
+NAIVE_IGNORES = FEW_READ | {"aggregator"}
 
 
-def page_pg(
-    environment: Environment,
-    policy: Policy,
-    *,
-    optimizer: optax.GradientTransformation,
-    page: Page = DEFAULT_PAGE,
-    p: float = 0.2,
-    period: int | None = None,
-) -> Algorithm:
-    """Build PAGE-PG: one agent alone (Gargiani et al. 2022). Arguments as in `decbyzpg`."""
-    return dec_page_pg(environment, policy, agents=1, optimizer=optimizer, page=page, p=p, period=period)
+def with_mean(settings: Settings) -> Settings:
+    """Return settings that aggregate with the mean of the messages that arrive, and without agreement."""
+    skip_missing = make_channel(settings, settings.agents).leaves_gaps
+    return replace(settings, aggregator=mean(skip_missing=skip_missing), pre_aggregator="none", agreement=None)
 
 
-def dec_page_pg(
-    environment: Environment,
-    policy: Policy,
-    *,
-    agents: int,
-    optimizer: optax.GradientTransformation,
-    byzantine: int = 0,
-    attack: Attack | str | Callable[..., Array] | None = None,
-    schedule: Schedule | None = None,
-    page: Page = DEFAULT_PAGE,
-    p: float = 0.2,
-    period: int | None = None,
-    delivery: Delivery = DEFAULT_DELIVERY,
-    local_steps: int = 1,
-) -> Algorithm:
-    """Build Dec-PAGE-PG: DecByzPG with the mean and without agreement; not fault-tolerant. Arguments as there."""
-    return decbyzpg(
-        environment, policy, agents=agents, aggregator=mean(skip_missing=delivery.leaves_gaps), agreement=None,
-        optimizer=optimizer, byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
-        delivery=delivery, local_steps=local_steps,
-    )  # fmt: skip
+@algorithm(Traits(naive=True, single=True, ignores=NAIVE_IGNORES | WITHOUT_CHANNEL | {"local_steps"}))
+def page_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
+    """Build PAGE-PG: one agent alone (Gargiani et al. 2022)."""
+    alone = replace(settings, agents=1, byzantine=0, attack=None, schedule="fixed", participation=1.0, delay=0)
+    alone = replace(alone, drop=0.0, compression=None, momentum=None, local_steps=1)
+    return decentralised_algorithm(environment, policy, with_mean(alone))
 
 
-def fed_page_pg(
-    environment: Environment,
-    policy: Policy,
-    *,
-    agents: int,
-    optimizer: optax.GradientTransformation,
-    byzantine: int = 0,
-    attack: Attack | str | Callable[..., Array] | None = None,
-    schedule: Schedule | None = None,
-    page: Page = DEFAULT_PAGE,
-    p: float = 0.2,
-    period: int | None = None,
-    server_samples: bool = True,
-    delivery: Delivery = DEFAULT_DELIVERY,
-) -> Algorithm:
-    """Build Fed-PAGE-PG: ByzPG with the mean; not fault-tolerant. Arguments as in `byzpg`."""
-    return byzpg(
-        environment, policy, agents=agents, aggregator=mean(skip_missing=delivery.leaves_gaps), optimizer=optimizer,
-        byzantine=byzantine, attack=attack, schedule=schedule, page=page, p=p, period=period,
-        server_samples=server_samples, delivery=delivery, unsafe=True,
-    )  # fmt: skip
+@algorithm(Traits(naive=True, ignores=NAIVE_IGNORES))
+def dec_page_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
+    """Build Dec-PAGE-PG: DecByzPG with the mean and without agreement; not fault-tolerant."""
+    return decentralised_algorithm(environment, policy, with_mean(settings))
+
+
+@algorithm(
+    Traits(central=True, server_samples=True, naive=True, ignores=NAIVE_IGNORES - {"small_batches"} | {"local_steps"})
+)
+def fed_page_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
+    """Build Fed-PAGE-PG: ByzPG with the mean; not fault-tolerant."""
+    return server_algorithm(environment, policy, with_mean(settings))
+
+
+@algorithm(
+    Traits(
+        central=True, server_samples=True, snapshot=True, naive=True, ignores=NAIVE_IGNORES | {"p", "local_steps"},
+        instead={"baseline": "leave-one-out", "advantages": "plain", "epochs": 1, "minibatches": 1, "local_eta": None,
+                 "N": 16, "B": 4},
+    )
+)  # fmt: skip
+def svrpg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
+    """Build SVRPG: the mean of the workers' large batches, then a few small steps of the server.
+
+    `period` is one large batch plus the number of small steps; 4 if it is None.
+
+    References:
+        Papini et al., Stochastic variance-reduced policy gradient, 2018.
+    """
+    period = SVRPG_PERIOD if settings.period is None else settings.period
+    settings = replace(settings, anchor="snapshot", small_batches=None, period=period)
+    check_sampling(settings)
+    return server_algorithm(environment, policy, with_mean(settings))

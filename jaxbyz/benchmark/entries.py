@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, load_suite, suite_names
-from jaxbyz.configuration.config import TYPES, Config, traits_of
+from jaxbyz.configuration.config import TYPES, Config
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError, check_choice, unknown
 from jaxbyz.files import read_toml
@@ -183,7 +183,7 @@ def takes_part(suite: Suite, entry: Entry, task: str, federation: str) -> bool:
         config = cell_config(suite, Cell(task, federation, entry.name, NO_ATTACK), entry.options_on(task))
     except UsageError:
         return True
-    return not traits_of(config).central
+    return not config.traits.central
 
 
 def options_of(suite: Suite, entries: Mapping[str, Entry], cell: Cell) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from jaxbyz.benchmark.sharing import sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
-from jaxbyz.configuration.config import Config, agrees, rule_spec
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.runs.folder_lock import BusyError, lock_folder
 from jaxbyz.runs.reporters import Reporter
@@ -53,8 +53,8 @@ class RuleToCertify(NamedTuple):
 
 def rules_of(config: Config) -> Iterator[str]:
     """Yield the rule and the agreement of a configuration by the names that the certifier accepts."""
-    yield rule_spec(config)
-    if agrees(config):
+    yield config.rule
+    if config.agreement != "none":
         yield AGREEMENT + config.agreement
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxbyz.algorithms import Metrics
-from jaxbyz.algorithms.base import always_large
 from jaxbyz.benchmark.entries import NO_ATTACK
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.config import Config
@@ -55,7 +54,7 @@ def train_planned(
     Raises:
         UsageError: if the estimator uses the step size, as `previous=realized` does.
     """
-    if config.previous == "realized" and not always_large(config.p, config.period):
+    if config.previous == "realized" and not config.always_large:
         raise UsageError("previous=realized: small batches use the step size, which is data here; give eta yourself")
     plan = make_plan(config)
     all_attacks, at_once = (tuple(attacks), None) if sharing is None else sharing

@@ -38,7 +38,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 def seed_number(text: str) -> int:
     """Return the seed that an argument names."""
-    from jaxbyz.configuration.allowed_values import MAX_SEED, SEED
+    from jaxbyz.configuration.config import MAX_SEED, SEED
 
     if not (text.isdecimal() and int(text) <= MAX_SEED):
         raise argparse.ArgumentTypeError(f"seed={text!r}: must be {SEED.wording}")

@@ -80,11 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def policy_owner(config: Config, agent: int) -> str:
     """Name whose parameters a policy of a run has: an agent's, the server's, or those of all that vote."""
-    from jaxbyz.configuration.config import in_groups, traits_of
-
-    if in_groups(config):
+    if config.traits.in_groups:
         return f"the {config.groups} groups, whose policies vote on every action"
-    return "the server" if traits_of(config).central else f"agent {agent}"
+    return "the server" if config.traits.central else f"agent {agent}"
 
 
 def changed_environment(config: Config, text: str) -> Config:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxbyz.configuration.agent_values import ASSIGNING
-from jaxbyz.configuration.config import FIELDS, TYPES, Config
+from jaxbyz.configuration.config import FIELDS, OPTION_GROUPS, TYPES, Config
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.configuration.start import with_task_of_start
@@ -18,19 +20,6 @@ NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIG
 METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}
 
 
-# The first option of each group of the help text; the others follow in the order of `Config`.
-GROUPS = {
-    "algorithm": "task",
-    "agents": "agents and faults",
-    "aggregator": "defence",
-    "seeds": "seeds and length",
-    "N": "batches and steps",
-    "gamma": "gradient estimate",
-    "policy": "network",
-    "output": "result",
-}
-
-
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add --preset and one option per field of `Config`, in groups; options that are not given come from the preset.
 
@@ -38,21 +27,26 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group("preset")
     group.add_argument("--preset", metavar="NAME", help=f"values to start from: {', '.join(PRESETS)}")
-    for name, field in FIELDS.items():
-        if name in GROUPS:
-            group = parser.add_argument_group(GROUPS[name])
-        flag, help_text = _flag(name), field.metadata["help"].replace("%", "%%")
-        if TYPES[name] is bool:
-            group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=help_text)
-            continue
-        if field.metadata["choices"]:
-            help_text += f" [{', '.join(field.metadata['choices'])}]"
-        group.add_argument(
-            flag, type=_parser_of(TYPES[name]), default=argparse.SUPPRESS,
-            action=JoinedWithCommas if name in ASSIGNING else "store",
-            metavar=NAMED_METAVARS.get(name) or METAVARS.get(TYPES[name], "NAME"), help=help_text,
-        )  # fmt: skip
+    for title, records in OPTION_GROUPS.items():
+        group = parser.add_argument_group(title)
+        for field in (field for record in records for field in dataclasses.fields(record)):
+            _add_option(group, field.name, field.metadata)
     show_values(parser, sys.argv[1:])
+
+
+def _add_option(group: Any, name: str, described: Mapping[str, Any]) -> None:
+    """Add the option of the command line for a field of `Config`."""
+    help_text, kind = described["help"].replace("%", "%%"), TYPES[name]
+    if kind is bool:
+        group.add_argument(_flag(name), action="store_true", default=argparse.SUPPRESS, help=help_text)
+        return
+    if described["choices"]:
+        help_text += f" [{', '.join(described['choices'])}]"
+    group.add_argument(
+        _flag(name), type=_parser_of(kind), default=argparse.SUPPRESS,
+        action=JoinedWithCommas if name in ASSIGNING else "store",
+        metavar=NAMED_METAVARS.get(name) or METAVARS.get(kind, "NAME"), help=help_text,
+    )  # fmt: skip
 
 
 def _flag(name: str) -> str:
@@ -95,7 +89,7 @@ class JoinedWithCommas(argparse.Action):
 
 def _parser_of(kind: Any) -> Callable[[str], Any]:
     """Return how a text becomes a value of this type. A text that does not fit stays; `resolve` refuses it."""
-    if kind is str:
+    if kind is str or typing.get_args(kind)[:1] == (str,):
         return str
     if kind == tuple[int, ...]:
         return parse_widths

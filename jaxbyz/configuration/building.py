@@ -7,34 +7,24 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxbyz.algorithms import Algorithm, algorithms
+from jaxbyz.algorithms.agents import make_optimizer
 from jaxbyz.attacks import Attack
-from jaxbyz.components import make_agreement, make_attack, make_policy, make_rule
+from jaxbyz.components import make_policy
 from jaxbyz.configuration.agent_values import values_per_agent
-from jaxbyz.configuration.allowed_values import START_FROM
-from jaxbyz.configuration.config import POLICY_OPTIONS, Config, delivery_of, in_groups, page_of, rule_spec
+from jaxbyz.configuration.config import START_FROM, Config
 from jaxbyz.configuration.memory import check_memory
 from jaxbyz.configuration.resolving import environment_once
 from jaxbyz.configuration.start import start_parameters
 from jaxbyz.environments import Environment, heterogeneous
 from jaxbyz.policies import Policy
-from jaxbyz.protocol.agreements import Agreement
-from jaxbyz.protocol.schedules import schedules
 from jaxbyz.registry import Registry, parse_assignments
-from jaxbyz.rules import Rule, check_rule
-
-
-def agreement_of(config: Config) -> Agreement | None:
-    """Return the agreement that the options name, or None for `"none"`."""
-    present = delivery_of(config).present(config.agents)
-    agreement = make_agreement(config.agreement, present, config.defended, config.kappa_rounds(), unsafe=config.unsafe)
-    return None if agreement is None else agreement._replace(tolerance=config.tolerance)
 
 
 def environment_of(config: Config) -> Environment:
@@ -44,29 +34,14 @@ def environment_of(config: Config) -> Environment:
     return heterogeneous(nominal, config.agents, spread=spread, values=values)
 
 
-def optimizer_of(config: Config, iterations: int | None = None) -> optax.GradientTransformation:
-    """Return the optimizer, whose step size decays over this many iterations if `eta_end` is given, else not at all."""
-    if config.eta_end is None:
-        eta = config.eta
-    elif iterations is None:
-        eta = optax.constant_schedule(config.eta)
-    else:
-        eta = optax.linear_schedule(config.eta, config.eta_end, iterations * page_of(config).messages)
-    return getattr(optax, config.optimizer)(eta)
-
-
-class Parts(NamedTuple):
-    """What a configuration names, built.
-
-    Attributes:
-        environment: the task.
-        policy: the policy that is trained.
-        components: the other arguments of the factories in `jaxbyz.algorithms`, by name.
-    """
-
-    environment: Environment
-    policy: Policy
-    components: dict[str, Any]
+def policy_of(config: Config, environment: Environment) -> Policy:
+    """Return the policy that the options describe, with the initial parameters that they name."""
+    policy = make_policy(config.policy, environment, config.network_options)
+    if config.start == "shared":
+        return policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
+    if config.start.startswith(START_FROM):
+        return policy._replace(init=partial(_init_from_policy, config.start, policy.size))
+    return policy
 
 
 def build(
@@ -84,74 +59,10 @@ def build(
         optimizer: replaces the configured one.
         attack: replaces the configured one.
     """
-    environment, policy, components = build_parts(config, iterations, optimizer)
-    if attack is not None:
-        components["attack"] = attack
-    entry = algorithms[config.algorithm]
-    return entry.factory(environment, policy, **{name: part for name, part in components.items() if entry.takes(name)})
-
-
-def build_parts(
-    config: Config, iterations: int | None = None, optimizer: optax.GradientTransformation | None = None
-) -> Parts:
-    """Return what `build` composes: the environment, the policy, the rules, the attack and the optimizer.
-
-    Arguments as in `build`.
-    """
-    K, f = config.agents, config.byzantine
     environment = environment_of(config)
-    policy = make_policy(config.policy, environment, {name: getattr(config, name) for name in POLICY_OPTIONS})
-    if config.start == "shared":
-        policy = policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
-    elif config.start.startswith(START_FROM):
-        policy = policy._replace(init=partial(_init_from_policy, config.start, policy.size))
-    delivery = delivery_of(config)
-    voters = delivery.voters(K)
-    aggregator, agreement = _checked_rules(config, voters, delivery.present(K), policy.size, Registry.revision)
-    components = {
-        "agents": K,
-        "byzantine": f,
-        "aggregator": aggregator,
-        "agreement": agreement,
-        "optimizer": optimizer or optimizer_of(config, iterations),
-        "attack": make_attack(config.attack, K, f),
-        "schedule": schedules[config.schedule].build(K, f),
-        "page": page_of(config),
-        "p": config.p,
-        "period": config.period,
-        "delivery": delivery,
-        "groups": config.groups,
-        "batch_spread": config.batch_spread,
-        "ratio_window": config.ratio_window,
-        "server_samples": config.small_batches != "workers",
-        "local_steps": config.local_steps,
-        "momentum": config.momentum,
-        "unsafe": config.unsafe,
-    }
-    return Parts(environment, policy, components)
-
-
-@lru_cache(maxsize=64)
-def _checked_rules(
-    config: Config, voters: int, present: int, size: int, revision: int
-) -> tuple[Rule | str, Agreement | None]:
-    """Build and check the rules of a configuration once, because a check traces them.
-
-    Args:
-        config: names the rules.
-        voters: the number of messages that the aggregator sees.
-        present: the number of agents that agree.
-        size: the number of parameters D.
-        revision: makes the cache notice rules that are registered again.
-    """
-    aggregator: Any = rule_spec(config)
-    if not in_groups(config):  # groups differ in size and have their own rules
-        aggregator = make_rule(aggregator, voters, config.defended, unsafe=config.unsafe)
-        check_rule(aggregator, voters, size)
-    agreement = agreement_of(config)
-    if agreement is not None:
-        check_rule(agreement.rule, agreement.rule.committee or present, size)
-    return aggregator, agreement
+    optimizer = make_optimizer(config, iterations) if optimizer is None else optimizer
+    settings = replace(config, optimizer=optimizer, attack=config.attack if attack is None else attack)
+    return algorithms[config.algorithm].factory(environment, policy_of(config, environment), settings)
 
 
 def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:

@@ -1,13 +1,12 @@
-"""Validate a configuration against the descriptions of its options and the limits of its components."""
+"""Validate a configuration against the declarations of its options and the limits of its components."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-from jaxbyz.algorithms.base import always_large, check_federation
-from jaxbyz.configuration.allowed_values import MAX_SEED, MAX_TEXT
-from jaxbyz.configuration.config import FIELDS, Config, check_tolerance, effective, page_of, traits_of
-from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.algorithms.settings import check_settings
+from jaxbyz.configuration.config import FIELDS, MAX_SEED, Config
+from jaxbyz.errors import UsageError
 from jaxbyz.registry import parse_spec
 from jaxbyz.rules import pre_aggregators
 
@@ -22,34 +21,29 @@ def check(config: Config, *, names: bool = True) -> Config:
     Raises:
         UsageError: one line that names the option, its value and what is allowed.
     """
-    for name in FIELDS:
-        _check_option(name, getattr(config, name))
+    check_settings(config)
     if names:
         _check_names(config)
     if config.seed + config.seeds - 1 > MAX_SEED:
         raise UsageError(f"seed={config.seed} with seeds={config.seeds}: the last seed must be at most {MAX_SEED}")
-    check_federation(config.agents, config.byzantine, config.assumed_byzantine, config.p, config.period)
-    page = page_of(config)
-    # An algorithm with snapshots compares small batches with the last snapshot, whatever the option anchor says.
-    (page._replace(anchor="snapshot") if traits_of(config).snapshot else page).check()
-    page.check_switch(always_large(config.p, config.period))
     config = effective(config)
     if names:
-        check_tolerance(config)
+        config.traits.check(config)
     return config
 
 
-def _check_option(name: str, value: Any) -> None:
-    """Refuse a value that the description of the option does not allow."""
-    rule, optional = FIELDS[name].metadata, FIELDS[name].default is None
-    if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT):
-        raise UsageError(f"{name}={value[:60]!a}: must be printable text of at most {MAX_TEXT} characters")
-    if rule["choices"] and not (optional and value is None):
-        check_choice(name, value, rule["choices"])
-    if rule["allowed"] is None or (optional and value is None) or rule["allowed"].test(value):
-        return
-    shown = repr(value[:60]) if isinstance(value, str) else str(value).replace(" ", "").strip("(,)")
-    raise UsageError(f"{name}={shown}: must be {rule['allowed'].wording}{', or None' if optional else ''}")
+def effective(config: Config) -> Config:
+    """Return the configuration with the values that the algorithm fixes itself."""
+    traits = config.traits
+    if traits.single:
+        config = replace(config, agents=1, byzantine=0, attack="none", schedule="fixed")
+    if traits.naive:
+        config = replace(config, aggregator="mean", pre_aggregator="none")
+    if traits.naive or traits.central:
+        config = replace(config, agreement="none")
+    if "small_batches" in traits.ignores:
+        config = replace(config, small_batches=None)
+    return config
 
 
 def _check_names(config: Config) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from jaxbyz.configuration.agent_values import as_text
-from jaxbyz.configuration.config import FIELDS, TYPES, Config, rule_spec
+from jaxbyz.configuration.config import FIELDS, TYPES, Config
 from jaxbyz.registry import Registry, convert, parse_spec
 
 ASK_FOR_NOTHING = (
@@ -31,9 +31,9 @@ def without_effect(config: Config, given: dict[str, Any]) -> list[str]:
 def _lines(config: Config, name: str, value: Any) -> list[str]:
     used, described = getattr(config, name), FIELDS[name].metadata
     for need in described["needs"] if value not in ASK_FOR_NOTHING else ():
-        if not need.test(config):
+        if not need.test(config, config.traits):
             return [f"{name}={value} has no effect: {need.otherwise.format_map(dataclasses.asdict(config))}"]
-    if value not in (used, rule_spec(config)):
+    if value not in (used, config.rule):
         return [f"{name}={value} has no effect: {config.algorithm} uses {name}={used}"]
     if value in ASK_FOR_NOTHING:
         return []

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from jaxbyz.accelerate.memory import available_memory
 from jaxbyz.algorithms import Metrics
-from jaxbyz.configuration.config import Config, traits_of
-from jaxbyz.configuration.needs import policy_takes
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
+from jaxbyz.policies.options import policy_takes
 from jaxbyz.protocol.placement import FLOAT_BYTES
 
 VECTORS_OF_A_RUN = 5  # parameters, anchor, estimate, and the outputs `sampled` and `best`
@@ -34,7 +34,7 @@ def estimate(config: Config) -> Iterator[Part]:
     """Yield lower bounds of the memory that a run needs, by what is stored there."""
     K, S, T = config.agents, config.seeds, -(-config.trajectories // max(config.N, config.B))
     D = _least_parameters(config)
-    rows = 1 if traits_of(config).central else K
+    rows = 1 if config.traits.central else K
     yield Part("parameters", FLOAT_BYTES * S * rows * D * VECTORS_OF_A_RUN, ("seeds", "agents", "hidden"))
     yield Part("messages", FLOAT_BYTES * S * K * D, ("seeds", "agents", "hidden"))
     yield Part("shares of senders", FLOAT_BYTES * S * rows * K, ("seeds", "agents"))
@@ -47,7 +47,7 @@ def estimate(config: Config) -> Iterator[Part]:
 
 def _least_parameters(config: Config) -> int:
     """Return a number of parameters that the policy has at least: those between hidden layers, and their biases."""
-    if not policy_takes("hidden").test(config):
+    if not policy_takes("hidden").test(config, None):
         return 1
     return sum(config.hidden) + sum(a * b for a, b in pairwise(config.hidden))
 

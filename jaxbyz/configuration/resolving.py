@@ -7,6 +7,7 @@ import difflib
 from functools import lru_cache
 from typing import Any
 
+from jaxbyz.algorithms import Traits, algorithms, traits_of_algorithm
 from jaxbyz.configuration.agent_values import as_text
 from jaxbyz.configuration.check import check
 from jaxbyz.configuration.config import FIELDS, TYPES, Config
@@ -50,7 +51,8 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         **options: fields of `Config`. The aggregator `"bucketing+rfa"` is short for the aggregator `"rfa"` with the
             pre-aggregator `"bucketing"`. If neither the options nor the preset name an aggregator, it is the mean if
             nobody is Byzantine. If they name no horizon, it is the environment's own time limit. A
-            smaller N than the preset's B reduces B to N, unless B is given too.
+            smaller N than the preset's B reduces B to N, unless B is given too. Values of the preset that the
+            algorithm cannot use are replaced (`choose_preset`).
 
     Raises:
         UsageError: if an option is unknown or a value is not allowed.
@@ -59,8 +61,7 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         if name not in FIELDS:
             raise UsageError(unknown_option(name))
     options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
-    preset = convert("preset", str | None, preset) or default_preset(options)
-    check_choice("preset", preset, PRESETS)
+    preset, fitted = choose_preset(preset, options)
     before, plus, last = options.get("aggregator", "").rpartition("+")
     if plus and "pre_aggregator" in options:
         raise UsageError(
@@ -69,7 +70,7 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         )
     if plus:
         options |= {"aggregator": last, "pre_aggregator": before}
-    values = {**PRESETS[preset][1], **options}
+    values = {**PRESETS[preset][1], **fitted, **options}
     if "aggregator" not in values:
         robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
         values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
@@ -85,6 +86,28 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
             "eta_end, or none for a constant step size"
         )
     return config
+
+
+def choose_preset(preset: str | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the preset to start from, and the values that replace those that the algorithm cannot use.
+
+    The presets of tasks have a critic per agent and use a batch several times. An algorithm that samples small batches
+    at a server, or corrects its momentum with a Hessian, can do neither; its traits say what it uses instead.
+
+    Args:
+        preset: the name that the user gave, or None.
+        options: the options that the user gave.
+    """
+    preset = convert("preset", str | None, preset) or default_preset(options)
+    check_choice("preset", preset, PRESETS)
+    values = {**PRESETS[preset][1], **options}
+    name = values.get("algorithm", Config.algorithm)
+    traits = traits_of_algorithm(name) if name in algorithms else Traits()
+    used_once = values.get("epochs", 1) == values.get("minibatches", 1) == 1
+    too_small = traits.splits_batch and values.get("B", Config.B) >= values.get("N", Config.N)
+    if values.get("baseline") != "critic" and used_once and not too_small:
+        return preset, {}
+    return preset, {option: value for option, value in traits.instead.items() if option not in options}
 
 
 def default_preset(options: dict[str, Any]) -> str:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.configuration.allowed_values import START_FROM
-from jaxbyz.configuration.config import POLICY_OPTIONS, Config
+from jaxbyz.configuration.config import START_FROM, Config
 from jaxbyz.configuration.resolving import from_dict
 from jaxbyz.errors import UsageError
 from jaxbyz.files import read_arrays, read_json
+from jaxbyz.policies.options import NETWORK_OPTIONS
 
-TASK_OPTIONS = ("env", "env_param", "policy", *POLICY_OPTIONS)  # that follow the learnt policy unless they are given
+TASK_OPTIONS = ("env", "env_param", "policy", *NETWORK_OPTIONS)  # that follow the learnt policy unless they are given
 
 
 def with_task_of_start(options: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def with_task_of_start(options: dict[str, Any]) -> dict[str, Any]:
         config = _config(path)
         return {**{name: getattr(config, name) for name in TASK_OPTIONS}, **options}
     schema = _schema(path, read_arrays(path))
-    known = {name: value for name, value in schema["options"].items() if name in POLICY_OPTIONS}
+    known = {name: value for name, value in schema["options"].items() if name in NETWORK_OPTIONS}
     return {
         "env": schema["environment"],
         "env_param": schema["env_param"],

@@ -36,7 +36,7 @@ def join(node: Membership) -> None:
     if not np.isfinite(vector).all():
         raise UsageError(f"iteration {t}: the state that the others offer is not finite")
     inbox.position(t, 0)
-    node.state = from_vector(node.layout, vector, t)._replace(critic=node.state.critic)
+    node.state = from_vector(node.layout, vector, t)._replace(private=node.state.private)
     node.t, node.phase = t, "running"
     node.rejoined += 1
     node.log(f"joined at iteration {t} with the states of {len(offers)} nodes after {time.monotonic() - begun:.2f} s")

@@ -10,12 +10,11 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.algorithms import State
-from jaxbyz.algorithms.base import IterationKeys, iteration_keys
-from jaxbyz.algorithms.messages import message_keys
 from jaxbyz.attacks.base import Forge, View
 from jaxbyz.federation.programs import Programs
 from jaxbyz.protocol.agreements import key_of_round
-from jaxbyz.protocol.communication import Adversary, omniscient_view, round_keys
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, round_keys
+from jaxbyz.protocol.iteration import IterationKeys, iteration_keys, message_keys
 from jaxbyz.rules import Rule
 
 
@@ -56,7 +55,9 @@ class Liar:
         return np.asarray(self._parameters(key, rule_state, self._assumed(rows), self.memory, state.step))
 
     def _keys(self, state: State, m: int, agents: int) -> IterationKeys:
-        return message_keys(iteration_keys(state, agents), jnp.int32(m) if self.programs.messages > 1 else 0)
+        return message_keys(
+            iteration_keys(state.key, state.step, agents), jnp.int32(m) if self.programs.messages > 1 else 0
+        )
 
     def _assumed(self, rows: np.ndarray) -> np.ndarray:
         own = rows[self.index]

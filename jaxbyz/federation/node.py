@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.algorithms import State
-from jaxbyz.algorithms.metrics import decentralised_bytes
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import records
 from jaxbyz.federation.frames import VECTOR, encode_vector
@@ -19,6 +18,7 @@ from jaxbyz.federation.liars import Liar
 from jaxbyz.federation.meeting import meet, restore
 from jaxbyz.federation.membership import Membership
 from jaxbyz.federation.programs import warm_up
+from jaxbyz.protocol.placement import FLOAT_BYTES
 from jaxbyz.sampling.page import Drawn, Sampled
 
 FINISH_SECONDS = 10.0  # how long a finished node stays to serve others
@@ -115,8 +115,8 @@ class Node(Membership):
             bytes_in=traffic.bytes_in - before[0], bytes_out=traffic.bytes_out - before[1],
         )  # fmt: skip
         self.record.outputs(t, int(self.programs.plan.output_at[0]), np.asarray(self.state.parameters[0]))
-        critic = state.critic if drawn is None else drawn.critic
-        self.state, self.t = state._replace(step=state.step + 1, critic=critic), t + 1
+        private = state.private if drawn is None else drawn.private
+        self.state, self.t = state._replace(step=state.step + 1, private=private), t + 1
 
     def _lines_6_to_9(
         self, message: _Message, m: int, state: State, coin: np.bool_, drawn: Drawn | None, started: float
@@ -207,5 +207,5 @@ class Node(Membership):
             time.sleep(0.05)
 
     def _paper_bytes(self) -> float:
-        everyone = decentralised_bytes(self.K, self.form.parameters, jnp.float32(self.programs.rounds))
-        return self.programs.messages * float(everyone) / self.K
+        vectors = self.programs.messages * (1 + self.programs.rounds)  # from this node to each of K
+        return float(vectors * self.K * self.form.parameters * FLOAT_BYTES)

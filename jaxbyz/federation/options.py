@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxbyz.configuration.config import FIELDS, Config, traits_of
+from jaxbyz.configuration.config import FIELDS, Config
 from jaxbyz.errors import UsageError
 
 # Options whose meaning carries over to separate processes. Any other option must have its default value.
@@ -22,7 +22,7 @@ def check_supported(config: Config) -> None:
     Raises:
         UsageError: one line with the option.
     """
-    traits = traits_of(config)
+    traits = config.traits
     if traits.central or traits.single:
         raise UsageError(f"algorithm={config.algorithm}: a federation of processes runs decbyzpg or dec-page-pg")
     if config.agents < 2:

@@ -2,36 +2,60 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.algorithms import State
-from jaxbyz.algorithms.one_agent import OneAgent, Proposal, one_agent
+from jaxbyz.algorithms.agents import initial_private
+from jaxbyz.algorithms.decbyzpg import compose
 from jaxbyz.attacks import Attack
-from jaxbyz.configuration.building import build_parts
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.frames import Format
 from jaxbyz.federation.keys import Federation
 from jaxbyz.federation.state_vectors import layout_of
-from jaxbyz.protocol.placement import Places
+from jaxbyz.protocol.agreements import agree_once
+from jaxbyz.protocol.exchange import copies, receive, round_keys
+from jaxbyz.protocol.iteration import Iteration, iteration_keys, message_keys
+from jaxbyz.protocol.placement import OnePlace, Places
 from jaxbyz.rules import Rule, check_rule
 from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.sampling.page import Drawn, Sampled
 
 
+class Proposal(NamedTuple):
+    """What a node knows after its optimizer step.
+
+    Attributes:
+        state: its state with the parameters θ̃_{t+1}, before agreement. The iteration is the one before.
+        norm: `[]`, norm of its aggregate.
+        shares: `[n]`, share of each sender in its aggregate.
+    """
+
+    state: State
+    norm: Float[Array, ""]
+    shares: Float[Array, " n"]
+
+
 class Programs(NamedTuple):
-    """What a node computes.
+    """What a node computes. `State` has one row, and `index` is the number of the node.
+
+    An iteration sends one gradient, or several if it uses its batch several times; `m` is the number of the message.
 
     Attributes:
         plan: coins, keys and the output iteration, which all nodes derive from the common seed.
         start: the state before the first iteration, the same for all nodes.
-        sample: this and the next three as in `OneAgent`, compiled.
+        sample: `(State, coin, index) -> Drawn`, line 5 of Algorithm 2.
+        estimate: `(Drawn, θ [1, D], m) -> Sampled`, line 6.
+        propose: `(State, coin, m, index, row, own [D], messages [n, D]) -> Proposal`, lines 7 and 8. `own` is the
+            estimate of this node and `row` its row among the n ≤ K messages that arrived, −1 if it has none.
+        agree: `(State, m, i, index, row, messages [n, D]) -> [D]`, round i of line 9.
         messages: the number of gradients that are sent per iteration.
         rounds: the number of agreement rounds κ after each of them.
         aggregator: the rule for gradients.
@@ -58,33 +82,59 @@ class Programs(NamedTuple):
 def build_programs(config: Config, attack: str = "none") -> Programs:
     """Return the programs of a node that plays this attack.
 
+    The lines of Algorithm 2 are those of the simulation (`jaxbyz.algorithms.agents`), with the same random keys, so
+    that K nodes compute the numbers of the simulation.
+
     Args:
         config: the configuration of the federation. Its option `attack` says what the simulation would do and does not
             concern the node.
         attack: the name of the attack that this node plays.
     """
     plan = make_plan(replace(config, attack="none"))
-    environment, policy, parts = build_parts(replace(config, attack=attack), plan.iterations)
-    if parts["agreement"] is not None and parts["agreement"].rule.committee is not None:
+    algorithm = plan.algorithm
+    settings, K = replace(algorithm.settings, attack=attack), config.agents
+    parts, sampling, agents, rule, agreement = compose(algorithm.environment, algorithm.policy, settings)
+    if agreement is not None and agreement.rule.committee is not None:
         raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
-    taken = {name: part for name, part in parts.items() if name in inspect.signature(one_agent).parameters}
-    agent: OneAgent = one_agent(environment, policy, **taken, interferes=attack != "none")
-    places = Places(config.agents, config.agents)  # one agent per place
-    start = jax.jit(lambda key: agent.init(plan.algorithm.init(key, places)))(plan.keys[0])
-    agreement = parts["agreement"]
+
+    def now(state: State, coin: Array | bool, m: Array | int, index: Array) -> Iteration:
+        keys = message_keys(iteration_keys(state.key, state.step, K), m if settings.messages > 1 else 0)
+        mask = (jnp.arange(K) == index) & (attack != "none")
+        return Iteration(state.step, jnp.asarray(coin), keys, mask, OnePlace(K, K, index), state.attack_memory)
+
+    def sample(state: State, coin: Array, index: Array) -> Drawn:
+        return agents.sample(now(state, coin, 0, index), state)[0]
+
+    def propose(state: State, coin: Array, m: Array, index: Array, row: Array, own: Array, messages: Array) -> Proposal:
+        this = now(state, coin, m, index)
+        rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
+        v = receive(round_keys(this.keys.gradients), rule, rule_state, messages, own, index, row)
+        own_estimate = jnp.where(row < 0, v.rows, own)
+        heard = state._replace(rules=copies(v.state, 1))
+        proposed = agents.optimise(this, heard, v.rows[None], own_estimate[None])
+        return Proposal(proposed, jnp.linalg.norm(v.rows), v.shares)
+
+    def agree(state: State, m: Array, i: Array, index: Array, row: Array, messages: Array) -> Array:
+        assert agreement is not None
+        return agree_once(now(state, True, m, index).keys.parameters, i, agreement.rule, messages, index, row)
+
+    def init(key: PRNGKeyArray) -> State:
+        state = algorithm.init(key, Places(K, K))  # one agent per place
+        return state._replace(private=initial_private(sampling, state.key, 1))
+
     return Programs(
         plan,
-        start,
-        jax.jit(agent.sample),
-        jax.jit(agent.estimate),
-        jax.jit(agent.propose),
-        jax.jit(agent.agree),
-        agent.messages,
-        agent.rounds,
-        parts["aggregator"],
+        jax.jit(init)(plan.keys[0]),
+        jax.jit(sample),
+        jax.jit(agents.estimate),
+        jax.jit(propose),
+        jax.jit(agree),
+        settings.messages,
+        0 if agreement is None else agreement.rounds,
+        rule,
         None if agreement is None else agreement.rule,
-        parts["attack"],
-        _sizes([parts["aggregator"], *([] if agreement is None else [agreement.rule])], config, policy.size),
+        parts.attack,
+        _sizes([rule, *([] if agreement is None else [agreement.rule])], config, algorithm.policy.size),
     )
 
 

@@ -60,8 +60,8 @@ class Record:
 
     def __init__(self, plan: Plan, agents: int, parameters: int):
         T = plan.iterations
-        page = plan.algorithm.page
-        self.batch = np.where(plan.coins, page.N, page.B)
+        settings = plan.algorithm.settings
+        self.batch = np.where(plan.coins, settings.N, settings.B)
         scalars = (
             "returns",
             "length",

@@ -13,11 +13,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol import graphs
 from jaxbyz.protocol.committees import committees
-from jaxbyz.protocol.communication import Adversary, exchange, receive, round_keys
+from jaxbyz.protocol.exchange import Adversary, copies, exchange, receive, round_keys
 from jaxbyz.protocol.placement import Places
 from jaxbyz.registry import Registry
 from jaxbyz.rules import FIFTH, HALF, QUARTER, THIRD, Rule, mda, monna, trimmed_mean
-from jaxbyz.rules.base import RuleState, root
+from jaxbyz.rules.base import root
 from jaxbyz.rules.clipped_gossip import clipped_gossip
 from jaxbyz.rules.distances import squared_distances
 
@@ -87,10 +87,10 @@ def run_agreement(
     everyone = places.gather(parameters)
     if agreement is None:
         return Agreed(parameters, jnp.int32(0), everyone)
-    states = _initial_states(agreement.rule, places, parameters.shape[1])
+    states = copies(agreement.rule.init(places.agents, parameters.shape[1]), places.per_device)
 
     def one_round(i: Array, everyone: Array) -> Array:
-        outcome = exchange(key_of_round(key, i), agreement.rule, states, everyone, adversary, places)
+        outcome = exchange(key_of_round(key, i), agreement.rule, states, everyone, adversary, places, equal_states=True)
         return places.gather(outcome.rows)
 
     if agreement.tolerance is None:
@@ -131,12 +131,6 @@ def agree_once(
         raise UsageError("agreement=committees: runs within one program only")
     state = rule.init(*sent.shape)
     return receive(round_keys(key_of_round(key, i)), rule, state, sent, sent[row], index, row).rows
-
-
-def _initial_states(rule: Rule, places: Places, D: int) -> RuleState:
-    """Return the rule's initial state, one row per place on this device."""
-    start = rule.init(places.agents, D)
-    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (places.per_device, *jnp.shape(leaf))), start)
 
 
 def gossip_on_graph(

@@ -16,15 +16,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.errors import UsageError
+from jaxbyz.options import option, reads
+from jaxbyz.protocol.channel import Channel
+from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import FLOAT_BYTES
 from jaxbyz.registry import Registry
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 
 INDEX_BYTES = 4
 INT8_LEVELS = 127
@@ -54,12 +60,14 @@ def top_k(*, share: float = 0.1, feedback: bool = True) -> Compressor:
     if not 0 < share <= 1:
         raise UsageError(f"share={share}: must be in (0, 1]")
 
+    def entries(D: int) -> int:
+        return math.ceil(Fraction(str(share)) * D)  # 0.07 · 100 is 7, not a little more
+
     def decoded(message: Array) -> Array:
-        k = math.ceil(share * message.shape[0])
-        _, kept = jax.lax.top_k(jnp.abs(message), k)
+        _, kept = jax.lax.top_k(jnp.abs(message), entries(message.shape[0]))
         return jnp.zeros_like(message).at[kept].set(message[kept])
 
-    return Compressor(decoded, lambda D: math.ceil(share * D) * (FLOAT_BYTES + INDEX_BYTES), feedback)
+    return Compressor(decoded, lambda D: entries(D) * (FLOAT_BYTES + INDEX_BYTES), feedback)
 
 
 def sign(*, feedback: bool = True) -> Compressor:
@@ -87,3 +95,43 @@ compressors.add("none", lambda: None, "messages are sent as 32-bit floats")
 compressors.add("top-k", top_k, "the largest entries with their positions; option share")
 compressors.add("sign", sign, "one bit per entry and their mean magnitude")
 compressors.add("int8", int8, "one byte per entry and the largest magnitude")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """How gradient messages are compressed: a name, or a `Compressor`; None or "none" for 32-bit floats."""
+
+    compression: str | Any = option(
+        "none", "compression of gradients: top-k:share=0.1, sign, int8, with error feedback", registry=compressors,
+        needs=[reads("compression")],
+    )  # fmt: skip
+
+
+def with_compression(channel: Channel, compressor: Compressor) -> Channel:
+    """Compress what is sent. Byzantine messages are brought into the same format where they are received."""
+    decoded, feedback = jax.vmap(compressor.decoded), compressor.feedback
+
+    def init(K: int, D: int) -> Any:
+        return jnp.zeros((K, D if feedback else 0)), channel.init(K, D)
+
+    def send(now: Iteration, gradients: Array, memory: Any) -> tuple[Array, Any]:
+        residual, inner = memory
+        corrected = gradients + residual if feedback else gradients
+        messages = decoded(corrected)
+        if feedback:
+            left = corrected - messages
+            usable = now.takes_part & jnp.all(jnp.isfinite(left), axis=1)
+            residual = jnp.where(usable[:, None], left, residual)
+        arrived, inner = channel.send(now, messages, inner)
+        return arrived, (residual, inner)
+
+    def hear_gradients(now: Iteration, rule: Rule, memory: Any) -> Rule:
+        heard = channel.hear_gradients(now, rule, memory[1])
+
+        def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
+            rows = jnp.where(now.mask[:, None], decoded(messages), messages)
+            return heard.apply(key, rows, receiver, state)
+
+        return heard._replace(apply=apply, rotates=False)  # compression looks at coordinates
+
+    return channel._replace(init=init, send=send, hear_gradients=hear_gradients, message_bytes=compressor.size)

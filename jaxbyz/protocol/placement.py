@@ -7,7 +7,9 @@ communication pattern, written as collectives. The adversary is omniscient, so i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,9 @@ from jaxtyping import Array
 FLOAT_BYTES = 4
 
 
-class Places(NamedTuple):
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Places:
     """How K agents are spread over devices along the mesh axis `agents`.
 
     Every device has ⌈K/devices⌉ places. If K does not fill them all, the last places repeat the last agent, with the
@@ -64,3 +68,19 @@ class Places(NamedTuple):
     def bytes_moved(self, floats: Array | float) -> Array:
         """Return the bytes that cross when every device sends this many floats to each of the others."""
         return jnp.float32((self.devices - 1) * self.devices * FLOAT_BYTES) * floats
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["index"], meta_fields=["agents", "devices"])
+@dataclass(frozen=True)
+class OnePlace(Places):
+    """The place of a single agent that computes its own row only, as a process of a federation does.
+
+    Attributes:
+        index: `[]`, the number of the agent.
+    """
+
+    index: Array | int = 0
+
+    def local(self, everyone: Any) -> Any:
+        """Select the row of this agent: leaves `[K, …]` become `[1, …]`."""
+        return jax.tree.map(lambda leaf: leaf[self.index][None], everyone)

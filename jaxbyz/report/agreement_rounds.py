@@ -10,14 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.algorithms.base import State, iteration_keys
+from jaxbyz.algorithms import State
+from jaxbyz.algorithms.decbyzpg import checked_agreement
+from jaxbyz.algorithms.rounds import make_parts
 from jaxbyz.attacks import Attack
-from jaxbyz.components import make_attack
-from jaxbyz.configuration.building import agreement_of, build
-from jaxbyz.configuration.config import Config, agrees, delivery_of
+from jaxbyz.configuration.building import build
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import Agreement, run_agreement
-from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
+from jaxbyz.protocol.participation import only_present
+from jaxbyz.protocol.placement import Places
 from jaxbyz.runs.plan import make_plan
 
 
@@ -80,27 +83,27 @@ def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTr
     Raises:
         UsageError: if the algorithm does not agree on parameters, or the run has no such seed.
     """
-    agreement = agreement_of(config)
-    if agreement is None or not agrees(config):
+    if config.agreement == "none":
         raise UsageError(f"algorithm={config.algorithm}, agreement={config.agreement}: there is no agreement to show")
     if not 0 <= seed < config.seeds:
         raise UsageError(f"run_seed={seed}: the run has {config.seeds} seeds, numbered from 0")
-    K, f = config.agents, config.byzantine
     plan = make_plan(config)
     coins = plan.coins if plan.coins.ndim == 1 else plan.coins[seed]
     iterations = min(iterations, len(coins))
     without_agreement = build(dataclasses.replace(config, agreement="none"), len(coins))
-    attack, delivery = make_attack(config.attack, K, f), delivery_of(config)
+    parts, places = make_parts(config), Places(config.agents)
+    agreement = checked_agreement(config, parts.channel.present, without_agreement.policy.size)
+    assert agreement is not None
 
     def step(state: State, coin: Array) -> tuple[State, tuple[Array, Array, Array]]:
         proposed, metrics = without_agreement.step(state, coin)
-        keys = iteration_keys(state, K)
-        arrivals = delivery.draw(keys.delivery, metrics.byzantine, state.mail)
+        now = parts.begin(state, coin, places)
+        heard = agreement._replace(rule=parts.channel.hear_parameters(now, agreement.rule))
         held, sent = trace_agreement(
-            keys.parameters, arrivals.heard_in(agreement), proposed.parameters, metrics.byzantine, attack,
-            state.attack_memory, state.step,
-        )  # fmt: skip
-        held = jax.vmap(lambda after: arrivals.only_present(after, state.parameters))(held)
+            now.keys.parameters, heard, proposed.parameters, now.mask, parts.attack, state.attack_memory, state.step
+        )
+        if now.present is not None:
+            held = jax.vmap(lambda after: only_present(now, after, state.parameters))(held)
         return proposed._replace(parameters=held[-1]), (held, sent, metrics.byzantine)
 
     run = jax.jit(lambda key, coins: jax.lax.scan(step, without_agreement.init(key), coins)[1])

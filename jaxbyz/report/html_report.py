@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.configuration.check import registered
-from jaxbyz.configuration.config import agrees
 from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.errors import UsageError
@@ -273,7 +272,7 @@ def _animate_episode(run: RunData, path: Path) -> str | None:
 
 def _animate_agreement(run: RunData, path: Path) -> str | None:
     """Draw the agreement of the first seed's first iterations; return the caption, or None if all proposals agree."""
-    if not agrees(run.config):
+    if run.config.agreement == "none":
         return None
     trace = trace_run(run.config, 0, 3)
     if not np.ptp(trace.parameters[:, 0], axis=1).any():

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from jaxbyz.configuration.config import FIELDS, Config, rule_spec, traits_of
+from jaxbyz.configuration.config import FIELDS, Config
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.federation.keys import FEDERATION_FILE
 from jaxbyz.federation.results import is_federation, load_federation
@@ -188,9 +188,9 @@ def styles(runs: Sequence[FinishedRun], varying: str | None = None) -> list[Styl
 
 def defence_name(config: Config) -> str:
     """Name the defence: algorithm, aggregator and, unless it is the usual MDA, agreement."""
-    if traits_of(config).naive:
+    if config.traits.naive:
         return config.algorithm
-    names = [config.algorithm, rule_spec(config)]
+    names = [config.algorithm, config.rule]
     return " · ".join(names if config.agreement in ("none", "mda") else [*names, config.agreement])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxbyz import training
 from jaxbyz.algorithms import Metrics
-from jaxbyz.configuration.config import Config, server_samples_alone
+from jaxbyz.configuration.config import Config
 from jaxbyz.runs.reporters import Progress
 
 
@@ -88,5 +88,5 @@ def with_trajectories(metrics: Metrics) -> dict[str, np.ndarray]:
 
 def environment_steps(config: Config, metrics: Metrics) -> float:
     """Estimate the steps of all agents and seeds in these iterations from the mean length of honest episodes."""
-    server_only = server_samples_alone(config) & (np.asarray(metrics.coin) == 0)
+    server_only = config.server_samples_alone & (np.asarray(metrics.coin) == 0)
     return float(np.sum(metrics.length * metrics.batch * np.where(server_only, 1, config.agents)))

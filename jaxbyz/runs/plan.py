@@ -75,7 +75,7 @@ def _drawing_program(algorithm: Algorithm, most: int, shared: bool) -> Callable[
         coins = jax.vmap(lambda key: jnp.asarray(training.algorithm_coins(algorithm, key, most)))
         return keys, commons, coins(commons[:1] if shared else commons)
 
-    description = repr((algorithm.p, algorithm.period, most, shared))
+    description = repr((algorithm.settings.p, algorithm.settings.period, most, shared))
     return stored_jit(lambda: fast_compiling_jit(draw), "coins", description)
 
 

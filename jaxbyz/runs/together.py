@@ -18,10 +18,11 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
 from jaxbyz.algorithms import Algorithm, Metrics, State
+from jaxbyz.algorithms.agents import make_optimizer
 from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks.one_of import one_of
 from jaxbyz.components import make_attack
-from jaxbyz.configuration.building import build, optimizer_of
+from jaxbyz.configuration.building import build
 from jaxbyz.configuration.config import Config
 from jaxbyz.protocol.placement import Places
 from jaxbyz.runs.history import with_trajectories
@@ -80,7 +81,7 @@ def train_together(config: Config, iterations: int, attacks: Sequence[str] = (),
     """
     built = [make_attack(name, config.agents, config.byzantine) for name in attacks]
     attack = built[0] if len(built) == 1 else one_of(built) if built else None
-    algorithm = build(config, iterations, with_factor(optimizer_of(config, iterations)), attack)
+    algorithm = build(config, iterations, with_factor(make_optimizer(config, iterations)), attack)
 
     def one(number: Array, factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
         start = starting_with_factor(starting_with_attack(algorithm, number), factor)

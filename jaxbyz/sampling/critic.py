@@ -12,8 +12,8 @@ Axes as in `jaxbyz.sampling.rollout`: n chunks, A agents, C steps per chunk, M e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_from_each_step
 from jaxbyz.accelerate.living_strips import in_parts
-from jaxbyz.errors import check_value
+from jaxbyz.options import COUNT, FROM_0_TO_1, POSITIVE, WIDTHS, Need, option
 from jaxbyz.policies.networks import MLP
 from jaxbyz.sampling.rollout import Episodes
 
@@ -35,29 +35,37 @@ NEWEST_BATCH = 0.1
 SMALLEST_SCALE, SMALLEST_PART = 1e-4, 0.1
 
 
-class CriticSettings(NamedTuple):
-    """The network of a critic and how it is trained.
+USES_CRITIC = Need(lambda config, _: config.baseline == "critic", "baseline={baseline}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticSettings:
+    """The network of a critic, how it is trained, and what becomes of the advantages; read with `baseline="critic"`.
 
     Attributes:
-        hidden: the widths of the hidden layers, with tanh after each.
-        eta: the step size of Adam.
-        steps: the number of local steps per batch.
-        parts: the number of parts P of a batch, which the local steps use in turn. Episodes are cut into chunks of 16
-            steps, and a part has every P-th chunk of all episodes.
+        gae_lambda: λ of the advantages.
+        advantages: `"plain"`, or `"normalised"`: each agent scales its advantages to mean 0 and deviation 1 over the
+            batch, and divides by the mean length of the episodes, as the estimator `"whitened"` does.
+        critic_hidden: the widths of the hidden layers, with tanh after each.
+        critic_eta: the step size of Adam.
+        critic_steps: the number of local steps per batch.
+        critic_parts: the number of parts P of a batch, which the local steps use in turn. Episodes are cut into chunks
+            of 16 steps, and a part has every P-th chunk of all episodes.
     """
 
-    hidden: tuple[int, ...] = (32, 32)
-    eta: float = 3e-3
-    steps: int = 16
-    parts: int = 1
-
-    def check(self) -> None:
-        """Raise a `UsageError` if the settings make no sense."""
-        check_value("critic_steps", self.steps, self.steps >= 1, "at least 1")
-        check_value("critic_parts", self.parts, 1 <= self.parts <= self.steps, "from 1 to critic_steps")
-        check_value("critic_eta", self.eta, 0 < self.eta < math.inf, "positive and finite")
-        sizes = len(self.hidden) > 0 and min(self.hidden) >= 1
-        check_value("critic_hidden", self.hidden, sizes, "one or more layer sizes of at least 1")
+    gae_lambda: float = option(0.95, "λ of the critics' advantages", allowed=FROM_0_TO_1, needs=[USES_CRITIC])
+    advantages: str = option(
+        "plain", "normalised: every agent scales its own advantages to deviation 1", choices=("plain", "normalised"),
+        needs=[USES_CRITIC],
+    )  # fmt: skip
+    critic_hidden: tuple[int, ...] = option(
+        (32, 32), "hidden layer sizes of the critics", allowed=WIDTHS, needs=[USES_CRITIC]
+    )
+    critic_eta: float = option(3e-3, "step size of the critics", allowed=POSITIVE, needs=[USES_CRITIC])
+    critic_steps: int = option(16, "local steps of every critic per batch", allowed=COUNT, needs=[USES_CRITIC])
+    critic_parts: int = option(
+        1, "parts of a batch, which the local steps of a critic use in turn", allowed=COUNT, needs=[USES_CRITIC]
+    )
 
 
 class CriticState(NamedTuple):
@@ -94,9 +102,9 @@ class Critic(NamedTuple):
 
 def critic(observation_size: int, settings: CriticSettings) -> Critic:
     """Build a critic for observations of the given size."""
-    mlp = MLP(tuple(settings.hidden), 1, "tanh", "identity", "lecun")
-    last_layer = f"Layer_{len(settings.hidden)}"
-    optimizer = optax.adam(settings.eta)
+    mlp = MLP(tuple(settings.critic_hidden), 1, "tanh", "identity", "lecun")
+    last_layer = f"Layer_{len(settings.critic_hidden)}"
+    optimizer = optax.adam(settings.critic_eta)
 
     def output(network: Any, observations: Float[Array, "O L"]) -> Float[Array, " L"]:
         return jnp.asarray(mlp.apply(network, observations))[0]
@@ -140,21 +148,21 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
         mean, deviation = mean_and_deviation(targets, episodes.alive)
         states = jax.vmap(rescale)(states, mean, deviation)
         shift, scale = (x[None, :, None, None] for x in (states.shift, states.scale))
-        weights = weights_in_parts(episodes.alive, settings.parts)
+        weights = weights_in_parts(episodes.alive, settings.critic_parts)
         steps = (episodes.observations, (targets - shift) / scale, weights)
         gradients = repeatable_sum(
-            jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks, settings.parts
+            jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks, settings.critic_parts
         )
 
-        living_parts = jnp.clip(episodes.chunks, 1, settings.parts)  # those that contain a step
+        living_parts = jnp.clip(episodes.chunks, 1, settings.critic_parts)  # those that contain a step
 
         def local_step(i: Array, states: CriticState) -> CriticState:
-            part = 0 if settings.parts == 1 else i % living_parts  # a constant compiles to a smaller program
+            part = 0 if settings.critic_parts == 1 else i % living_parts  # a constant compiles to a smaller program
             gradient = gradients(states.network, part)
             updates, optimizer_state = jax.vmap(optimizer.update)(gradient, states.optimizer)
             return states._replace(network=optax.apply_updates(states.network, updates), optimizer=optimizer_state)
 
-        return jax.lax.fori_loop(0, settings.steps, local_step, states)
+        return jax.lax.fori_loop(0, settings.critic_steps, local_step, states)
 
     return Critic(init, values, train)
 

@@ -6,8 +6,8 @@ only. Axes as in `jaxbyz.sampling.rollout`: n chunks, A agents, C steps per chun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -16,23 +16,28 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
-from jaxbyz.errors import UsageError, check_choice, check_value
+from jaxbyz.errors import UsageError
+from jaxbyz.options import COUNT, FINITE, POSITIVE, UNIT_INTERVAL, Need, option, reads
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.rollout import Episodes
 
-ESTIMATORS = ("gpomdp", "reinforce", "whitened")
-BASELINES = ("none", "constant", "leave-one-out", "critic")
-ADVANTAGES = ("plain", "normalised")
-WEIGHTS = ("trajectory", "per-decision", "per-step", "published")
 LARGEST_LOG_WEIGHT = 40.0  # e⁴⁰ is useless as a weight, but it is finite
 PUBLISHED_FLOOR = 1e-9  # the published code adds it to p(τ|θ)
 
+OTHER_TRAJECTORIES = Need(
+    lambda config, _: config.baseline != "leave-one-out" or config.N > 1, "batches of one trajectory leave no other one"
+)
+CONSTANT_BASELINE = Need(lambda config, _: config.baseline == "constant", "baseline={baseline}")
+SMALL_BATCHES = Need(lambda config, traits: traits.has_small_batches(config), "every batch is large")
+IMPORTANCE_WEIGHTS = Need(lambda _, traits: "weights" not in traits.ignores, "{algorithm} has no importance weights")
 
-class Estimator(NamedTuple):
+
+@dataclass(frozen=True, kw_only=True)
+class Estimator:
     """How a batch of episodes becomes a gradient estimate.
 
     Attributes:
-        kind: which coefficients q_t are used. `"gpomdp"`: q_t = Σ_{h≥t} (γ^h r_h − b_h). `"reinforce"`:
+        estimator: which coefficients q_t are used. `"gpomdp"`: q_t = Σ_{h≥t} (γ^h r_h − b_h). `"reinforce"`:
             q_t = Σ_h γ^h r_h − b. `"whitened"`, the estimate of FedPG-BR: q_t is the reward to go Σ_{h≥t} γ^{h−t} r_h,
             shifted and scaled to mean 0 and standard deviation 1 over each episode, and divided by the mean length of
             the episodes. It does not estimate ∇J, but its size is bounded.
@@ -43,52 +48,64 @@ class Estimator(NamedTuple):
             episodes of the batch, for every time step on its own with GPOMDP. These three leave the estimate unbiased.
             `"critic"`: q_t is the advantage Â_t of `jaxbyz.sampling.critic`, without the factor γ^t.
         baseline_value: the constant baseline b.
+        entropy: the factor β of the entropy of the policy. The gradient of β times the entropy in every visited state
+            is added to an estimate, summed over the steps of an episode; with normalised advantages, averaged over
+            them. That an action leads to states with more entropy is not rewarded.
         weights: the importance weights of a small batch. `"trajectory"`, the paper's: ω(τ) = p(τ|θ')/p(τ|θ).
             `"per-decision"`: reward h is weighted by the actions up to h. `"per-step"`, for `"whitened"`: the term of
             step t is weighted by the ratio of its own action. `"published"`, as in the paper's code:
             p(τ|θ')/(p(τ|θ) + 1e-9) with products in float32, which are 0 for long episodes.
-        clip: the largest weight that is used; None for no limit, as in the paper.
-        gae_lambda: λ of the advantages, with `"critic"`.
-        advantages: `"plain"`, or `"normalised"`: each agent scales its advantages to mean 0 and deviation 1 over the
-            batch, and divides by the mean length of the episodes, as `"whitened"` does.
+        weight_clip: the largest weight that is used; None for no limit, as in the paper.
+        clip_norm: the largest norm of an estimate, which is scaled down to it before it is sent; None for no limit.
     """
 
-    kind: str = "gpomdp"
-    gamma: float = 0.999
-    horizon: int = 500
-    baseline: str = "none"
-    baseline_value: float = 0.0
-    weights: str = "trajectory"
-    clip: float | None = None
-    gae_lambda: float = 0.95
-    advantages: str = "plain"
+    gamma: float = option(0.999, "discount factor γ", allowed=UNIT_INTERVAL)
+    horizon: int = option(500, "task horizon H, by default the limit of the environment", allowed=COUNT)
+    estimator: str = option("gpomdp", "gradient estimator", choices=("gpomdp", "reinforce", "whitened"))
+    baseline: str = option(
+        "none", "baseline of the gradient estimator", choices=("none", "constant", "leave-one-out", "critic"),
+        needs=[OTHER_TRAJECTORIES],
+    )  # fmt: skip
+    baseline_value: float = option(0.0, "value of the constant baseline", allowed=FINITE, needs=[CONSTANT_BASELINE])
+    entropy: float = option(
+        0.0, "factor of the entropy of the policy that is added to the objective; negative for a more certain policy",
+        allowed=FINITE, needs=[reads("entropy")],
+    )  # fmt: skip
+    weights: str = option(
+        "trajectory", "importance weights; trajectory is the paper's choice",
+        choices=("trajectory", "per-decision", "per-step", "published"), needs=[SMALL_BATCHES, IMPORTANCE_WEIGHTS],
+    )  # fmt: skip
+    weight_clip: float | None = option(
+        None, "clip importance weights at this value", allowed=POSITIVE, needs=[SMALL_BATCHES, IMPORTANCE_WEIGHTS]
+    )
+    clip_norm: float | None = option(None, "scale estimates down to this norm before they are sent", allowed=POSITIVE)
 
-    def check(self) -> None:
-        """Raise a `UsageError` if a name is unknown, a number is out of range or two options contradict."""
-        check_choice("advantages", self.advantages, ADVANTAGES)
-        check_choice("estimator", self.kind, ESTIMATORS)
-        check_choice("baseline", self.baseline, BASELINES)
-        check_choice("weights", self.weights, WEIGHTS)
-        check_value("horizon", self.horizon, self.horizon >= 1, "at least 1")
-        check_value("gamma", self.gamma, 0 < self.gamma <= 1, "in (0, 1]")
-        check_value("gae_lambda", self.gae_lambda, 0 <= self.gae_lambda <= 1, "in [0, 1]")
-        check_value("baseline_value", self.baseline_value, math.isfinite(self.baseline_value), "finite")
-        check_value("clip", self.clip, self.clip is None or 0 < self.clip < math.inf, "positive and finite")
-        if (problem := incompatible(self.kind, self.weights, self.baseline)) is not None:
-            raise UsageError(problem)
+    @property
+    def uses_critic(self) -> bool:
+        """Whether every agent has a critic."""
+        return self.baseline == "critic"
 
 
-def incompatible(kind: str, weights: str, baseline: str) -> str | None:
-    """Explain why an estimator, its weights and its baseline cannot be combined; None if they can."""
+def check_estimator(chosen: Estimator) -> None:
+    """Refuse an estimator, weights and a baseline that cannot be combined.
+
+    Raises:
+        UsageError: one line that says why.
+    """
+    kind, weights, baseline = chosen.estimator, chosen.weights, chosen.baseline
     if kind == "reinforce" and weights == "per-decision":
-        return "weights=per-decision with estimator=reinforce: biased; per-decision weights need estimator=gpomdp"
-    if (kind == "whitened") != (weights == "per-step"):
-        return f"weights={weights} with estimator={kind}: per-step weights and estimator=whitened need each other"
-    if kind == "whitened" and baseline != "none":
-        return f"baseline={baseline} with estimator=whitened: whitening already subtracts a mean; use baseline=none"
-    if baseline == "critic" and (kind, weights) != ("gpomdp", "trajectory"):
-        return f"baseline=critic with estimator={kind}, weights={weights}: needs estimator=gpomdp, weights=trajectory"
-    return None
+        problem = "weights=per-decision with estimator=reinforce: biased; per-decision weights need estimator=gpomdp"
+    elif (kind == "whitened") != (weights == "per-step"):
+        problem = f"weights={weights} with estimator={kind}: per-step weights and estimator=whitened need each other"
+    elif kind == "whitened" and baseline != "none":
+        problem = f"baseline={baseline} with estimator=whitened: whitening already subtracts a mean; use baseline=none"
+    elif baseline == "critic" and (kind, weights) != ("gpomdp", "trajectory"):
+        problem = (
+            f"baseline=critic with estimator={kind}, weights={weights}: needs estimator=gpomdp, weights=trajectory"
+        )
+    else:
+        return
+    raise UsageError(problem)
 
 
 def estimate(
@@ -175,11 +192,11 @@ def coefficients(
     weights: Float[Array, "n A C M"] | Float[Array, "A M"] | None = None,
 ) -> Float[Array, "n A C M"]:
     """Compute q_t^i, which is zero at steps that were not taken."""
-    if estimator.kind == "whitened":
+    if estimator.estimator == "whitened":
         whitened = whitened_coefficients(estimator, episodes)
         return whitened if weights is None else whitened * weights
     n, _, C, M = episodes.rewards.shape
-    b, baseline, reinforce = estimator.baseline_value, estimator.baseline, estimator.kind == "reinforce"
+    b, baseline, reinforce = estimator.baseline_value, estimator.baseline, estimator.estimator == "reinforce"
     if weights is None:
         weights = jnp.ones(episodes.rewards.shape[1::2])
     per_step = weights[None, :, None] if weights.ndim == 2 else weights
@@ -287,7 +304,7 @@ def importance_weights(
         omega = jnp.exp(behaviour + logs) / (jnp.exp(behaviour) + PUBLISHED_FLOOR)
     else:
         omega = jnp.exp(jnp.minimum(logs, LARGEST_LOG_WEIGHT))
-    values = omega if estimator.clip is None else jnp.minimum(omega, estimator.clip)
+    values = omega if estimator.weight_clip is None else jnp.minimum(omega, estimator.weight_clip)
     samples, unclipped = _one_weight_per_sample(estimator, values), _one_weight_per_sample(estimator, omega)
     squares = samples.shape[1] * jnp.sum(samples * samples, axis=1)
     ess = jnp.sum(samples, axis=1) ** 2 / jnp.maximum(squares, jnp.finfo(samples.dtype).tiny)

@@ -25,12 +25,15 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from jaxbyz.accelerate.batching import fold_mapped_axis, map_groups
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_over_steps
 from jaxbyz.attacks.base import Interference
-from jaxbyz.environments import Environment, OwnParams
+from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
+from jaxbyz.sampling.batches import batch_drawer
 from jaxbyz.sampling.estimators import Estimator, coefficients, sum_of_scores
-from jaxbyz.sampling.page import Drawn, Page, Sampled, Sampler, clip_norm, with_false_rewards
-from jaxbyz.sampling.rollout import Episodes, collect
+from jaxbyz.sampling.page import Drawn, Sampler, summary
+from jaxbyz.sampling.rollout import Episodes
+from jaxbyz.sampling.scoring import SamplingInputs
+from jaxbyz.sampling.settings import Sampling
 
 HESSIAN_STREAM = 2**32 - 2  # of an agent's key; `collect` splits the same key into streams 0, 1, …
 
@@ -79,13 +82,7 @@ class Momentum(NamedTuple):
 
 
 def hessian_momentum_sampler(
-    environment: Environment,
-    policy: Policy,
-    page: Page,
-    interference: Interference | None,
-    always_large: bool = True,
-    *,
-    momentum: float,
+    environment: Environment, policy: Policy, settings: Sampling, interference: Interference | None, beta: float
 ) -> Sampler:
     """Build the sampler of Res-NHARPG, with the interface of `jaxbyz.sampling.page.sampler`.
 
@@ -95,51 +92,37 @@ def hessian_momentum_sampler(
     Args:
         environment: the task.
         policy: the policy that is trained.
-        page: batch sizes and estimator; `anchor` must be `"previous"`.
+        settings: batch sizes and estimator.
         interference: what Byzantine agents do wrong in their own environment; None for nothing.
-        always_large: ignored; there is one kind of batch.
-        momentum: β = 1 − η_t in the notation of the paper.
+        beta: β = 1 − η_t in the notation of the paper.
     """
-    if not 0 <= momentum < 1:
-        raise UsageError(f"momentum={momentum}: must be in [0, 1)")
-    if page.B >= page.N:
-        raise UsageError(f"B={page.B} with N={page.N}: of N trajectories, B are for the Hessian; B must be less than N")
-    if page.uses_critic or page.uses > 1 or page.anchor != "previous":
+    N, B = settings.N, settings.B
+    if B >= N:
+        raise UsageError(f"B={B} with N={N}: of N trajectories, B are for the Hessian; B must be less than N")
+    if settings.uses_critic or settings.uses > 1 or settings.anchor != "previous":
         raise UsageError("res-nharpg: needs a baseline other than critic, epochs=1, minibatches=1 and anchor=previous")
     if interference is not None and interference.poison is not None:
         raise UsageError("res-nharpg: agents have no critics that reward poisoning could use")
-    estimator = page.estimator
-
-    def sample(theta: Array, keys: PRNGKeyArray, mask: Array, own: OwnParams | None, batch: int) -> Episodes:
-        episodes = collect(environment, policy, theta, keys, batch, estimator.horizon, interference, mask, own)
-        return with_false_rewards(episodes, interference, keys, mask)
+    drawer = batch_drawer(environment, policy, settings, interference)
 
     @fold_mapped_axis
-    @partial(map_groups, episodes=page.N)
-    def draw(theta: Array, previous: Array, keys: PRNGKeyArray, mask: Array, own: Any, kept: Momentum) -> Drawn:
-        episodes = sample(theta, keys, mask, own, page.N - page.B)
-        gradient = sum_of_scores(policy, theta, episodes, coefficients(estimator, episodes))
+    @partial(map_groups, episodes=N)
+    def draw(inputs: SamplingInputs) -> Drawn:
+        theta, anchor, keys, kept = inputs.parameters, inputs.anchor, inputs.keys, inputs.private
+        episodes = drawer.draw(inputs, N - B)
+        gradient = sum_of_scores(policy, theta, episodes, coefficients(settings, episodes))
         hessian_keys = jax.vmap(lambda key: jax.random.fold_in(key, HESSIAN_STREAM))(keys)
         q = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, HESSIAN_STREAM)))(hessian_keys)[:, None]
-        between = q * theta + (1.0 - q) * previous
-        others = sample(between, hessian_keys, mask, own, page.B)
-        carried = kept.direction + hessian_vector_product(estimator, policy, between, theta - previous, others)
-        mixed = momentum * carried + (1.0 - momentum) * gradient
-        d = clip_norm(jnp.where(kept.started[:, None], mixed, gradient), page.clip_norm)
-        one = jnp.ones(theta.shape[0])
-        returns, lengths = jnp.mean(episodes.returns, axis=1), jnp.mean(episodes.lengths.astype(jnp.float32), axis=1)
-        following: Any = Momentum(d, jnp.ones_like(kept.started))
-        return Drawn(Sampled(d, returns, lengths, one, one), following, ())
+        between = q * theta + (1.0 - q) * anchor
+        others = drawer.draw(inputs._replace(parameters=between, keys=hessian_keys), B)
+        carried = kept.direction + hessian_vector_product(settings, policy, between, theta - anchor, others)
+        mixed = beta * carried + (1.0 - beta) * gradient
+        sampled = summary(settings, episodes, jnp.where(kept.started[:, None], mixed, gradient))
+        return Drawn(sampled, Momentum(sampled.estimate, jnp.ones_like(kept.started)), ())
 
-    def either(coin: Array, theta: Array, previous: Array, v_before: Array, *who: Any) -> Drawn:
-        keys, mask, own, kept = who
-        return draw(theta, previous, keys, mask, own, kept)
-
-    def init(key: PRNGKeyArray) -> Any:
+    def init(key: PRNGKeyArray) -> Momentum:
         return Momentum(jnp.zeros(policy.size), jnp.bool_(False))
 
-    return Sampler(init, _unused, _unused, either, lambda drawn, theta, index: drawn.sampled)
-
-
-def _unused(*_: Any) -> Drawn:
-    raise UsageError("res-nharpg: there is one kind of batch")
+    return Sampler(
+        init, draw, draw, lambda coin, inputs: draw(inputs), lambda drawn, theta, index: drawn.sampled
+    )  # there is one kind of batch

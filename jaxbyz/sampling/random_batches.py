@@ -1,11 +1,53 @@
-"""Batches of random size: more episodes are sampled than count, so that one program serves every size."""
+"""Large batches of random size: more episodes are sampled than count, so that one program serves every size."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxbyz.accelerate.batching import fold_mapped_axis, map_groups
+from jaxbyz.attacks.base import Interference
+from jaxbyz.environments import Environment
+from jaxbyz.policies import Policy
+from jaxbyz.sampling.batches import batch_drawer
+from jaxbyz.sampling.estimators import sum_of_scores
+from jaxbyz.sampling.page import Drawn, summary
 from jaxbyz.sampling.rollout import Episodes
+from jaxbyz.sampling.scoring import SamplingInputs
+from jaxbyz.sampling.settings import Sampling
+
+
+def random_size_batches(
+    environment: Environment, policy: Policy, settings: Sampling, interference: Interference | None, most: int
+) -> Callable[[SamplingInputs, Int[Array, " A"]], Drawn]:
+    """Return the function `(inputs, size [A]) -> Drawn` for a large batch of which the first `size` episodes count.
+
+    Args:
+        environment: the task.
+        policy: the policy that is trained.
+        settings: the estimator.
+        interference: what Byzantine agents do wrong in their own environment; None for nothing.
+        most: the largest size.
+    """
+    drawer = batch_drawer(environment, policy, settings, interference)
+
+    @fold_mapped_axis
+    @partial(map_groups, episodes=most)
+    def large(inputs: SamplingInputs, size: Int[Array, " A"]) -> Drawn:
+        drawn = first_episodes(drawer.draw(inputs, most), size)
+        episodes, q, bonus, private = drawer.score(inputs, drawn)
+        per_episode = most / size[None, :, None, None]
+        q = q * (_counted_steps_only(episodes) if settings.estimator == "whitened" else per_episode)
+        bonus = None if bonus is None else bonus * per_episode
+        estimates = sum_of_scores(policy, inputs.parameters, episodes, q, bonus)
+        sampled = summary(settings, episodes, estimates)
+        returns, lengths = (x * (most / size) for x in (sampled.returns, sampled.lengths))
+        return Drawn(sampled._replace(returns=returns, lengths=lengths), private, (), jnp.ones(size.shape))
+
+    return large
 
 
 def first_episodes(episodes: Episodes, size: Int[Array, " A"]) -> Episodes:
@@ -14,15 +56,11 @@ def first_episodes(episodes: Episodes, size: Int[Array, " A"]) -> Episodes:
     return episodes._replace(alive=episodes.alive & counts, rewards=jnp.where(counts, episodes.rewards, 0.0))
 
 
-def mean_over_first(values: Float[Array, "A M"], size: Int[Array, " A"]) -> Float[Array, " A"]:
-    """Return the mean of `size` values that are followed by zeros."""
-    return jnp.sum(values, axis=1) / size
+def _counted_steps_only(episodes: Episodes) -> Float[Array, "1 A 1 1"]:
+    """Return the factor that corrects whitened coefficients for episodes without steps.
 
-
-def whitened_over_all_steps(episodes: Episodes) -> Float[Array, "1 A 1 1"]:
-    """Return the factor by which whitened coefficients of a batch become those of its episodes that have steps.
-
-    They belong to a mean over all steps of the batch, in which an episode without steps was counted as one step.
+    `whitened_coefficients` divides by the mean length of all episodes of the batch and counts an episode without steps
+    as one step long. The factor is that sum of lengths divided by the number of steps that were taken.
     """
     lengths = episodes.lengths.astype(jnp.float32)
     return (jnp.sum(jnp.maximum(lengths, 1.0), axis=1) / jnp.sum(lengths, axis=1))[None, :, None, None]

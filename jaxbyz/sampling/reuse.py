@@ -9,15 +9,52 @@ With r_t(θ') = π(a_t | s_t; θ') / π(a_t | s_t; θ) for episodes drawn at θ,
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxbyz.options import COUNT, POSITIVE, Need, option
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, entropy_bonus, gradient_over_steps
 from jaxbyz.sampling.rollout import Episodes
+
+SEVERAL_USES = Need(lambda config, _: config.uses > 1, "every batch is used once (--epochs)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reuse:
+    """How often a batch is used.
+
+    Attributes:
+        epochs: how often an iteration uses its batch. Every use estimates, sends, aggregates and agrees anew.
+        minibatches: the parts of a batch that are used one after the other in every epoch, one message for each.
+        local_eta: if given, every agent uses its batch for local steps of this size along its own clipped estimates
+            instead, and sends one message: their mean (`local_estimate`).
+        ratio_clip: the distance of probability ratios from 1 beyond which they have no influence.
+    """
+
+    epochs: int = option(1, "uses of every batch, with clipped ratios and one message each", allowed=COUNT)
+    minibatches: int = option(1, "parts of a batch, with one message each in every epoch", allowed=COUNT)
+    local_eta: float | None = option(
+        None, "use every batch for local steps of this size with clipped ratios, and send one message, their mean",
+        allowed=POSITIVE, needs=[SEVERAL_USES],
+    )  # fmt: skip
+    ratio_clip: float = option(
+        0.2, "distance from 1 at which ratios are clipped", allowed=POSITIVE, needs=[SEVERAL_USES]
+    )
+
+    @property
+    def uses(self) -> int:
+        """The number of estimates that an agent makes of a batch."""
+        return self.epochs * self.minibatches
+
+    @property
+    def messages(self) -> int:
+        """The number of estimates that an agent sends per iteration."""
+        return self.uses if self.local_eta is None else 1
 
 
 class Batch(NamedTuple):
@@ -86,15 +123,7 @@ def clipped_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Bat
     return gradient_over_steps(objective, policy, parameters, tuple(steps), alive, jnp.max(batch.chunks))
 
 
-def local_estimate(
-    policy: Policy,
-    parameters: Float[Array, "A D"],
-    batch: Batch,
-    clip: float,
-    epochs: int,
-    minibatches: int,
-    eta: float,
-) -> Float[Array, "A D"]:
+def local_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Batch, reuse: Reuse) -> Float[Array, "A D"]:
     """Return the mean of the clipped estimates along a path of local steps, for each agent.
 
     θ_0 = θ and θ_{i+1} = θ_i + η g_i, where g_i is the clipped estimate at θ_i from minibatch i; the result is
@@ -105,16 +134,14 @@ def local_estimate(
         policy: the policy π.
         parameters: `[A, D]`, the parameters θ at which the episodes were drawn.
         batch: the episodes and their coefficients.
-        clip: as in `clipped_estimate`.
-        epochs: how often the batch is used.
-        minibatches: the parts of the batch that are used one after the other.
-        eta: the size η of the local steps.
+        reuse: the number of steps m and their size η = `local_eta`.
     """
+    assert reuse.local_eta is not None
+    eta = reuse.local_eta
 
     def step(i: Array, path: tuple[Array, Array]) -> tuple[Array, Array]:
         theta, total = path
-        gradient = clipped_estimate(policy, theta, minibatch(batch, i, minibatches), clip)
+        gradient = clipped_estimate(policy, theta, minibatch(batch, i, reuse.minibatches), reuse.ratio_clip)
         return theta + eta * gradient, total + gradient
 
-    steps = epochs * minibatches
-    return jax.lax.fori_loop(0, steps, step, (parameters, jnp.zeros_like(parameters)))[1] / steps
+    return jax.lax.fori_loop(0, reuse.uses, step, (parameters, jnp.zeros_like(parameters)))[1] / reuse.uses

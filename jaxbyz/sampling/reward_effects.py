@@ -19,8 +19,8 @@ from jaxtyping import Array, Float
 
 from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step
 from jaxbyz.policies import Policy
-from jaxbyz.sampling.estimators import Estimator
 from jaxbyz.sampling.rollout import Episodes
+from jaxbyz.sampling.settings import Sampling
 
 
 def scores_along(
@@ -42,7 +42,7 @@ def scores_along(
 
 
 def reward_effects(
-    estimator: Estimator,
+    estimator: Sampling,
     policy: Policy,
     parameters: Float[Array, "A D"],
     episodes: Episodes,
@@ -64,10 +64,10 @@ def reward_effects(
     if estimator.baseline == "critic":
         effects = _sum_up_to_each_step(scores, estimator.gamma * estimator.gae_lambda)
         return jnp.where(episodes.alive, effects, 0.0)
-    if estimator.kind == "whitened":
+    if estimator.estimator == "whitened":
         return jnp.where(episodes.alive, _sum_up_to_each_step(scores, estimator.gamma), 0.0)
     total = jnp.broadcast_to(jnp.sum(scores, axis=(0, 2), keepdims=True), scores.shape)
-    credit = total if estimator.kind == "reinforce" else _sum_up_to_each_step(scores, 1.0)
+    credit = total if estimator.estimator == "reinforce" else _sum_up_to_each_step(scores, 1.0)
     if estimator.baseline == "leave-one-out" and M > 1:
         credit = credit - (jnp.sum(credit, axis=3, keepdims=True) - credit) / (M - 1)
     discounts = jnp.power(estimator.gamma, jnp.arange(n * C).reshape(n, 1, C, 1))

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.components import make_policy
-from jaxbyz.configuration.config import OUTPUTS, POLICY_OPTIONS, Config, in_groups
+from jaxbyz.configuration.config import OUTPUTS, Config
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.environments.observation_scaling import scale_by
 from jaxbyz.errors import UsageError, check_choice
@@ -48,8 +48,8 @@ class Task(NamedTuple):
 
 def task_of(config: Config) -> Task:
     """Return environment and policy of a configuration, the same objects for the same options."""
-    options = tuple((name, getattr(config, name)) for name in POLICY_OPTIONS)
-    groups = config.groups if in_groups(config) else None
+    options = tuple(config.network_options.items())
+    groups = config.groups if config.traits.in_groups else None
     return _task_of(config.env, config.env_param, config.policy, options, groups, Registry.revision)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from jaxbyz.algorithms import Algorithm
-from jaxbyz.algorithms.base import run_key
+from jaxbyz.algorithms.agents import run_key
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.memory import check_evaluation_memory

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.accelerate.portable import portable_function
-from jaxbyz.configuration.config import POLICY_OPTIONS, Config, in_groups
+from jaxbyz.configuration.config import Config
 from jaxbyz.environments.observation_scaling import LARGEST
 from jaxbyz.errors import UsageError
 from jaxbyz.files import json_text, write_output
@@ -46,7 +46,7 @@ def write_policy(path: Path, config: Config, theta: np.ndarray) -> Path:
         function = _portable_policy(task, theta)
         write_output(path, lambda file: file.write(function))
         return path
-    if in_groups(config):
+    if config.traits.in_groups:
         raise UsageError(
             f"out={path}: an ensemble is not one network; write it as a function, to a name that ends in .jax"
         )
@@ -67,7 +67,7 @@ def describe(config: Config, task: Task) -> dict[str, Any]:
     name, given = parse_spec(spec)
     signature = inspect.signature(policies[name].factory).parameters
     own = {key: value.default for key, value in signature.items() if value.default is not value.empty}
-    chosen = {**own, **{key: getattr(config, key) for key in POLICY_OPTIONS if key in signature}, **given}
+    chosen = {**own, **{key: value for key, value in config.network_options.items() if key in signature}, **given}
     options = {key: value if isinstance(value, JSON_TYPES) else str(value) for key, value in chosen.items()}
     space: dict[str, Any] = {"discrete": actions.discrete, "n": actions.n}
     if not actions.discrete:

@@ -30,11 +30,11 @@ def common_coins(key: PRNGKeyArray, p: float, iterations: int) -> Bool[Array, " 
 
 def algorithm_coins(algorithm: Algorithm, key: PRNGKeyArray, iterations: int) -> Bool[Array, " T"]:
     """Return the coins of an algorithm: random ones, or a large batch every `period` iterations."""
-    if algorithm.period is not None:
-        return jnp.arange(iterations) % algorithm.period == 0
-    if algorithm.p == 1:
+    if algorithm.settings.period is not None:
+        return jnp.arange(iterations) % algorithm.settings.period == 0
+    if algorithm.settings.p == 1:
         return jnp.ones(iterations, bool)
-    return common_coins(key, algorithm.p, iterations)
+    return common_coins(key, algorithm.settings.p, iterations)
 
 
 def most_iterations(algorithm: Algorithm, trajectories: int) -> int:
@@ -43,12 +43,12 @@ def most_iterations(algorithm: Algorithm, trajectories: int) -> int:
     FedPG-BR may sample fewer: its large batches count as N here, although their sizes vary (`batch_spread`), and its
     small ones as B, although those after an early end of its inner loop (`ratio_window`) sample nothing.
     """
-    N, B = algorithm.page.N, algorithm.page.B
+    N, B = algorithm.settings.N, algorithm.settings.B
     most = max(1, -(-trajectories // B))
-    if algorithm.period is not None:
-        per_period = N + (algorithm.period - 1) * B
-        return min(most, max(1, -(-trajectories // per_period)) * algorithm.period)
-    return max(1, -(-trajectories // N)) if algorithm.p == 1 else most
+    if algorithm.settings.period is not None:
+        per_period = N + (algorithm.settings.period - 1) * B
+        return min(most, max(1, -(-trajectories // per_period)) * algorithm.settings.period)
+    return max(1, -(-trajectories // N)) if algorithm.settings.p == 1 else most
 
 
 def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Bool[np.ndarray, " T"]:
@@ -59,7 +59,7 @@ def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Boo
 
 def iterations_for(algorithm: Algorithm, coins: Bool[np.ndarray, " T"], trajectories: int) -> int:
     """Return the number of iterations that sample `trajectories` per agent; see `most_iterations` for FedPG-BR."""
-    spent = np.cumsum(np.where(coins, algorithm.page.N, algorithm.page.B))
+    spent = np.cumsum(np.where(coins, algorithm.settings.N, algorithm.settings.B))
     return int(np.searchsorted(spent, trajectories)) + 1
 
 

@@ -45,7 +45,7 @@ class Layout(NamedTuple):
         rows = seeds if self.algorithm.central else agents
         state = State(
             step=seeds, key=seeds, parameters=rows, anchor=rows, estimate=rows, optimizer=rows, rules=rows,
-            attack_memory=seeds, critic=agents, mail=seeds, ended=seeds,
+            attack_memory=seeds, private=agents, channel=seeds, ended=seeds,
         )  # fmt: skip
         return Run(state, Outputs(sampled=rows, best=rows, best_return=seeds))
 

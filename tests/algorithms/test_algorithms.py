@@ -17,23 +17,21 @@ import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.accelerate.batching import cond_on_coin
 from jaxbyz.algorithms import Metrics, State, ensemble, fedpg_br, res_nharpg, svrpg
+from jaxbyz.algorithms.agents import make_optimizer
 from jaxbyz.attacks import attacks
-from jaxbyz.configuration.building import optimizer_of
-from jaxbyz.configuration.config import check_tolerance
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import from_function
 from jaxbyz.sampling import tabular_mdp as tabular
-from jaxbyz.sampling.critic import CriticSettings
 
 ENV = tabular.environment()
 POLICY = tabular.policy()
 PROGRAMS = {}
-PAGE = jb.Page(N=6, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
+PAGE = {"N": 6, "B": 2, "gamma": 0.9, "horizon": tabular.HORIZON}
 
 
 def common(**changes):
-    options = {"agents": 5, "byzantine": 1, "optimizer": optax.adam(1e-2), "page": PAGE, "p": 0.3}
+    options = {"agents": 5, "byzantine": 1, "optimizer": optax.adam(1e-2), **PAGE, "p": 0.3}
     return {**options, **changes}
 
 
@@ -67,7 +65,7 @@ def assert_same(one, two):
 )
 def test_one_agent_is_page_pg_to_the_bit(aggregator):
     alone = run(robust(agents=1, byzantine=0, aggregator=aggregator, agreement=jb.Agreement(jb.mda(0), 3)))
-    page = run(jb.page_pg(ENV, POLICY, optimizer=common()["optimizer"], page=common()["page"], p=common()["p"]))
+    page = run(jb.page_pg(ENV, POLICY, optimizer=optax.adam(1e-2), **PAGE, p=0.3))
     np.testing.assert_array_equal(alone.run.state.parameters, page.run.state.parameters)
     np.testing.assert_array_equal(alone.metrics.returns, page.metrics.returns)
 
@@ -132,8 +130,7 @@ def test_a_sweep_is_the_runs_it_is_made_of():
 
 def on_the_tabular_mdp(make, **parts):
     """Return an algorithm in an environment whose tables are constants of the program."""
-    page = jb.Page(N=3, B=2, estimator=jb.Estimator(gamma=0.9, horizon=tabular.HORIZON))
-    common = {"agents": 3, "aggregator": jb.rfa(), "optimizer": optax.sgd(0.1), "page": page, "p": 0.5}
+    common = {"agents": 3, "aggregator": jb.rfa(), "optimizer": optax.sgd(0.1), **PAGE, "N": 3, "p": 0.5}
     return make(tabular.environment(), tabular.policy(), **common, **parts)
 
 
@@ -209,6 +206,7 @@ def test_a_shared_coin_stays_a_branch_under_vmap():
 def test_small_batch_uses_the_previous_parameters_and_estimate():
     """After one large step, a small step at B trajectories reproduces ṽ computed by hand from the state."""
     from jaxbyz.sampling.page import sampler
+    from jaxbyz.sampling.scoring import SamplingInputs
 
     algorithm = robust(agents=1, byzantine=0, aggregator=jb.mean(), agreement=None)
     state = algorithm.init(jax.random.key(3))
@@ -216,18 +214,18 @@ def test_small_batch_uses_the_previous_parameters_and_estimate():
     np.testing.assert_array_equal(first.anchor, state.parameters)
     second, _ = algorithm.step(first, jnp.bool_(False))
     keys = jax.random.split(jax.random.fold_in(first.key, first.step), 4)[:1]
-    small = sampler(ENV, POLICY, PAGE, None).small
-    expected = small(first.parameters, first.anchor, first.estimate, keys, jnp.zeros(1, bool)).sampled
+    small = sampler(ENV, POLICY, jb.Sampling(**PAGE)).small
+    inputs = SamplingInputs(first.parameters, first.anchor, first.estimate, keys, jnp.zeros(1, bool), {})
+    expected = small(inputs).sampled
     np.testing.assert_allclose(second.estimate, expected.estimate, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_realized_equals_aggregated_under_plain_ascent_without_agreement():
     """(θ_t − θ_{t−1})/η is v_{t−1} when θ_t = θ_{t−1} + η v_{t−1}."""
-    page = PAGE._replace(eta=1e-3)
-    plain = {"optimizer": optax.sgd(1e-3), "aggregator": jb.mean(), "agreement": None}
-    kept = run(robust(**plain, page=page._replace(previous="aggregated")))
-    realized = run(robust(**plain, page=page._replace(previous="realized")))
+    plain = {"optimizer": "sgd", "eta": 1e-3, "aggregator": jb.mean(), "agreement": None}
+    kept = run(robust(**plain, previous="aggregated"))
+    realized = run(robust(**plain, previous="realized"))
     np.testing.assert_allclose(kept.run.state.parameters, realized.run.state.parameters, rtol=1e-3, atol=1e-4)
 
 
@@ -258,7 +256,7 @@ def test_server_samples_alone_when_the_coin_is_zero():
 def test_metrics_count_what_was_sent_and_sampled():
     out = run(robust(attack=jb.avg_zero()))
     coins = np.asarray(out.metrics.coin)
-    np.testing.assert_array_equal(out.metrics.batch, np.where(coins, PAGE.N, PAGE.B))
+    np.testing.assert_array_equal(out.metrics.batch, np.where(coins, 6, 2))
     np.testing.assert_allclose(out.metrics.bytes_sent, (1 + 3) * 5 * 5 * POLICY.size * 4)
     assert np.all(np.asarray(out.metrics.byzantine).sum(axis=1) == 1)
     assert np.all(np.asarray(out.metrics.ess)[coins == 1] == 1)
@@ -326,7 +324,8 @@ def counting(returns):
     def step(state, coin, places):
         return state_at(state.step + 1, state.key), zeros._replace(returns=jnp.asarray(returns)[state.step])
 
-    return jb.Algorithm(lambda key, places: state_at(0, key), step, 2, 0.3, PAGE, POLICY, ENV)
+    settings = jb.Settings(agents=2, p=0.3, **PAGE)
+    return jb.Algorithm(lambda key, places: state_at(0, key), step, settings, POLICY, ENV)
 
 
 def test_outputs_are_the_last_the_best_and_the_iterate_that_common_sample_names():
@@ -350,6 +349,8 @@ def test_limits_of_named_rules_hold_in_python():
         jb.decbyzpg(ENV, POLICY, **options, aggregator="krum")
     assert "--" not in str(refused.value)
     jb.decbyzpg(ENV, POLICY, **options, aggregator="krum", unsafe=True)
+    with pytest.raises(UsageError, match="byzantine=6 of agents=13 exceeds the limit 1/4 of aggregator krum"):
+        jb.decbyzpg(ENV, POLICY, **options, aggregator="krum", assumed_byzantine=1)  # f counts, not what is assumed
     with pytest.raises(UsageError, match="exceeds the limit 1/4 of agreement mda"):
         jb.decbyzpg(ENV, POLICY, **{**options, "agreement": "mda"}, aggregator="rfa")
     with pytest.raises(UsageError, match="exceeds the limit 1/2 of the server"):
@@ -369,7 +370,7 @@ def test_all_broken_limits_are_named_at_once():
         jb.byzpg(ENV, POLICY, **common(agents=4, byzantine=2), aggregator="krum")
     delayed = jb.resolve(agents=13, byzantine=3, participation=0.6, aggregator="krum", unsafe=True)
     with pytest.raises(UsageError, match=r"of agents=8 exceeds the limit 1/4 of aggregator krum: at most 1, and"):
-        check_tolerance(dataclasses.replace(delayed, unsafe=False))
+        delayed.traits.check(dataclasses.replace(delayed, unsafe=False))
 
 
 def test_wrong_arguments_of_algorithms_are_refused_in_one_line():
@@ -386,10 +387,10 @@ def test_wrong_arguments_of_algorithms_are_refused_in_one_line():
             "environment=CartPole: must be an Environment",
         ),
         (lambda: jb.byzpg(ENV, "mlp", **options), r"policy='mlp': must be a Policy, such as jaxbyz\.mlp_policy"),
-        (lambda: jb.page_pg(ENV, POLICY, optimizer=0.01), r"optimizer=0\.01: must be an optax optimizer, such as"),
+        (lambda: jb.page_pg(ENV, POLICY, optimizer=0.01), r"optimizer=0\.01: must be a name, or an optax optimizer"),
         (
             lambda: res_nharpg(ENV, POLICY, agents=5, aggregator="mean", optimizer=optax.sgd),
-            "optimizer=function: must be an optax",
+            "optimizer=function: must be a name, or an optax",
         ),
     ):
         with pytest.raises(UsageError, match=message):
@@ -406,16 +407,18 @@ def test_wrong_arguments_of_algorithms_are_refused_in_one_line():
         ({"p": 0.0}, "p=0.0: must be in (0, 1]"),
         ({"p": 2}, "p=2: must be in (0, 1]"),
         ({"period": 0}, "period=0: must be at least 1, or None"),
-        ({"page": PAGE._replace(clip_norm=-1.0)}, "clip_norm=-1.0: must be positive and finite"),
-        ({"page": PAGE._replace(ratio_clip=0.0)}, "ratio_clip=0.0: must be positive and finite"),
-        ({"page": PAGE._replace(local_eta=float("nan"))}, "local_eta=nan: must be positive and finite"),
-        ({"page": PAGE._replace(entropy=float("inf"))}, "entropy=inf: must be finite"),
-        ({"page": PAGE._replace(batch_spread=2, epochs=2), "p": 1.0}, "batch_spread=2 with epochs=2, minibatches=1: a"),
-        ({"page": jb.Page(estimator=jb.Estimator(horizon=0))}, "horizon=0: must be at least 1"),
-        ({"page": jb.Page(estimator=jb.Estimator(gamma=1.5))}, "gamma=1.5: must be in (0, 1]"),
-        ({"page": jb.Page(estimator=jb.Estimator(clip=-1.0))}, "clip=-1.0: must be positive and finite"),
-        ({"page": jb.Page(estimator=jb.Estimator(gae_lambda=2.0))}, "gae_lambda=2.0: must be in [0, 1]"),
-        ({"page": PAGE._replace(critic=CriticSettings(hidden=()))}, "critic_hidden=(): must be one or more layer"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0: must be a positive float32 number"),
+        ({"ratio_clip": 0.0}, "ratio_clip=0.0: must be a positive float32 number"),
+        ({"local_eta": float("nan")}, "local_eta=nan: must be a positive float32 number"),
+        ({"entropy": float("inf")}, "entropy=inf: must be a finite float32 number"),
+        ({"epochs": 2}, "epochs=2, minibatches=1 with small batches: a small batch corrects the estimate of one step"),
+        ({"horizon": 0}, "horizon=0: must be at least 1"),
+        ({"gamma": 1.5}, "gamma=1.5: must be in (0, 1]"),
+        ({"weight_clip": -1.0}, "weight_clip=-1.0: must be a positive float32 number"),
+        ({"gae_lambda": 2.0}, "gae_lambda=2.0: must be in [0, 1]"),
+        ({"critic_hidden": ()}, "critic_hidden=: must be one or more layer"),
+        ({"batch_spread": 2}, "batch_spread=2: "),
+        ({"page": 3}, "got an unexpected keyword argument 'page'; `jaxbyz.Settings` has all options"),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_every_algorithm(changes, message):
@@ -426,16 +429,14 @@ def test_numbers_out_of_range_are_refused_by_every_algorithm(changes, message):
 
 
 def test_numbers_that_single_algorithms_and_attacks_cannot_use_are_refused():
-    options, window = {"agents": 5, "optimizer": optax.sgd(0.1)}, PAGE._replace(ratio_window=0.1)
+    options = {"agents": 5, "optimizer": optax.sgd(0.1)}
     for build, message in (
         (lambda: svrpg(ENV, POLICY, period=0, **options), "period=0: must be at least 1"),
-        (lambda: fedpg_br(ENV, POLICY, aggregator="mean", page=jb.Page(N=0, B=0), **options), "N=0, B=0: must be at"),
+        (lambda: fedpg_br(ENV, POLICY, aggregator="mean", N=0, **options), "N=0: must be at"),
         (lambda: res_nharpg(ENV, POLICY, aggregator="mean", momentum=1.0, **options), r"momentum=1.0: must be in \[0,"),
-        (lambda: robust(page=PAGE._replace(batch_spread=2)), "batch_spread=2: needs a server that samples the small"),
-        (
-            lambda: jb.byzpg(ENV, POLICY, aggregator="mean", server_samples=False, page=window, **options),
-            "ratio_window=0.1: needs a server",
-        ),
+        (lambda: robust(batch_spread=2), "batch_spread=2: decbyzpg does not read it"),
+        (lambda: fedpg_br(ENV, POLICY, baseline="leave-one-out", batch_spread=2, **options), "needs baseline=none"),
+        (lambda: jb.dec_page_pg(ENV, POLICY, aggregator="rfa", **options), "dec_page_pg does not read it"),
         (lambda: attacks["gradient-found"].build(5, 1, reach=-1.0), "reach=-1.0: must be positive and finite"),
         (lambda: attacks["gradient-found"].build(5, 1, steps=-1), "steps=-1: must be at least 0"),
     ):
@@ -462,7 +463,7 @@ def test_an_agreement_by_name_is_the_agreement_itself():
 
 @pytest.mark.parametrize(("iterations", "expected"), [(None, [0.4, 0.4, 0.4]), (4, [0.4, 0.35, 0.3])])
 def test_the_step_size_decays_over_a_run_of_known_length(iterations, expected):
-    optimizer = optimizer_of(jb.resolve(optimizer="sgd", eta=0.4, eta_end=0.2), iterations)
+    optimizer = make_optimizer(jb.resolve(optimizer="sgd", eta=0.4, eta_end=0.2), iterations)
     state, sizes = optimizer.init(jnp.zeros(1)), []
     for _ in range(3):
         update, state = optimizer.update(jnp.ones(1), state)

@@ -17,7 +17,7 @@ from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.trained.evaluation import evaluate
 
 ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
-PAGE = jb.Page(N=6, B=2, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
+PAGE = {"N": 6, "B": 2, "gamma": tabular.GAMMA, "horizon": tabular.HORIZON}
 
 
 def test_majority_against_counting():
@@ -91,7 +91,7 @@ def test_continuous_actions_are_voted_on_too():
 
 def test_every_group_is_a_byzpg_of_its_own():
     """Each group's aggregate is the mean of its members, and groups do not influence each other."""
-    options = {"agents": 5, "groups": 2, "aggregator": "mean", "optimizer": optax.sgd(0.1), "page": PAGE}
+    options = {"agents": 5, "groups": 2, "aggregator": "mean", "optimizer": optax.sgd(0.1), **PAGE}
     algorithm = ensemble(ENV, POLICY, **options)
     step, D = jax.jit(algorithm.step), POLICY.size
     start = state = jax.jit(algorithm.init)(KEY)

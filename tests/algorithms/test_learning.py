@@ -13,7 +13,7 @@ import jaxbyz as jb
 from jaxbyz.sampling import tabular_mdp as tabular
 
 AGENTS, BYZANTINE, ITERATIONS = 9, 2, 60
-PAGE = jb.Page(N=20, B=5, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
+PAGE = {"N": 20, "B": 5, "gamma": tabular.GAMMA, "horizon": tabular.HORIZON}
 
 
 def optimum() -> float:
@@ -24,7 +24,7 @@ def optimum() -> float:
 
 def progress(algorithm: jb.Algorithm) -> np.ndarray:
     """Return, for three seeds, how much of the way from the start to the optimum the first agent has made."""
-    coins = jb.common_coins(jax.random.key(1), algorithm.p, ITERATIONS)
+    coins = jb.common_coins(jax.random.key(1), algorithm.settings.p, ITERATIONS)
     keys = jax.random.split(jax.random.key(0), 3)
     out = jax.jit(jax.vmap(lambda key: jb.train(algorithm, key, ITERATIONS, coins)))(keys)
     first = np.asarray(jax.vmap(algorithm.init)(keys).parameters)[:, 0]
@@ -36,7 +36,7 @@ def progress(algorithm: jb.Algorithm) -> np.ndarray:
 @pytest.mark.parametrize("attack", ["avg-zero", pytest.param("large-noise", marks=pytest.mark.slow)])
 def test_the_tolerant_federation_learns_and_the_naive_one_fails(attack):
     parts = {
-        "agents": AGENTS, "byzantine": BYZANTINE, "attack": attack, "optimizer": optax.adam(0.1), "page": PAGE,
+        "agents": AGENTS, "byzantine": BYZANTINE, "attack": attack, "optimizer": optax.adam(0.1), **PAGE,
     }  # fmt: skip
     tolerant = jb.decbyzpg(tabular.environment(), tabular.policy(), aggregator="rfa", agreement="mda", **parts)
     naive = jb.dec_page_pg(tabular.environment(), tabular.policy(), **parts)

@@ -18,15 +18,17 @@ from jaxbyz.rules import Receiver, fltrust
 from jaxbyz.rules import fedpg_br as fedpg_br_filter
 from jaxbyz.runs.history import environment_steps
 from jaxbyz.sampling import tabular_mdp as tabular
-from jaxbyz.sampling.estimators import Estimator, estimate, mean_ratio, whitened_coefficients
-from jaxbyz.sampling.page import sampler
+from jaxbyz.sampling.estimators import check_estimator, estimate, mean_ratio, whitened_coefficients
+from jaxbyz.sampling.random_batches import random_size_batches
 from jaxbyz.sampling.rollout import collect
+from jaxbyz.sampling.scoring import SamplingInputs
 from jaxbyz.training import algorithm_coins
 
 ENV, POLICY = tabular.environment(), tabular.policy()
-PAGE = jb.Page(N=6, B=2, estimator=Estimator(gamma=0.9, horizon=tabular.HORIZON))
-OPTIONS = {"agents": 5, "byzantine": 1, "optimizer": optax.sgd(0.1), "page": PAGE, "attack": jb.large_noise()}
-WHITENED = Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step")
+PAGE = {"N": 6, "B": 2, "gamma": 0.9, "horizon": tabular.HORIZON}
+OPTIONS = {"agents": 5, "byzantine": 1, "optimizer": optax.sgd(0.1), **PAGE, "attack": jb.large_noise()}
+WHITENED = {"estimator": "whitened", "weights": "per-step", "gamma": 0.9, "horizon": tabular.HORIZON}
+CONSTANT = {"baseline": "constant", "baseline_value": 0.3, "gamma": 0.9, "horizon": tabular.HORIZON}
 
 
 @cache
@@ -55,7 +57,7 @@ def test_marina_aggregates_small_batches_too():
 @pytest.mark.slow
 def test_svrpg_keeps_its_snapshot_between_large_batches():
     algorithm = svrpg(ENV, POLICY, **{**OPTIONS, "attack": None, "byzantine": 0})
-    assert algorithm.period == 4
+    assert algorithm.settings.period == 4
     coins = algorithm_coins(algorithm, jax.random.key(0), 9)
     np.testing.assert_array_equal(np.flatnonzero(coins), [0, 4, 8])
     state = algorithm.init(jax.random.key(0))
@@ -74,10 +76,9 @@ def test_svrpg_keeps_its_snapshot_between_large_batches():
 
 @pytest.mark.slow
 def test_fedpg_br_takes_its_coin_from_the_batch_sizes():
-    page = PAGE._replace(estimator=Estimator("whitened", 0.9, tabular.HORIZON, weights="per-step"))
-    algorithm = fedpg_br(ENV, POLICY, **{**OPTIONS, "page": page}, aggregator=fedpg_br_filter(sigma=1.0, batch=6))
-    assert algorithm.p == pytest.approx(2 / 8)
-    assert algorithm.page.anchor == "snapshot"
+    algorithm = fedpg_br(ENV, POLICY, **{**OPTIONS, **WHITENED}, aggregator=fedpg_br_filter(sigma=1.0, batch=6))
+    assert algorithm.settings.p == pytest.approx(2 / 8)
+    assert algorithm.settings.anchor == "snapshot"
     state = algorithm.init(jax.random.key(0))
     for coin in (True, False, False, True):
         state, metrics = algorithm.step(state, jnp.bool_(coin))
@@ -85,18 +86,12 @@ def test_fedpg_br_takes_its_coin_from_the_batch_sizes():
     assert float(metrics.byzantine_weight) == 0.0
 
 
-@pytest.mark.parametrize(
-    "estimator",
-    [
-        WHITENED,
-        pytest.param(Estimator("gpomdp", 0.9, tabular.HORIZON, "constant", 0.3), marks=pytest.mark.slow),
-    ],
-)
-def test_a_batch_of_random_size_is_the_batch_of_that_size(estimator):
+@pytest.mark.parametrize("options", [WHITENED, pytest.param(CONSTANT, marks=pytest.mark.slow)])
+def test_a_batch_of_random_size_is_the_batch_of_that_size(options):
     """The estimate, the return and the length are those of the first episodes, however many were sampled."""
-    page = jb.Page(N=5, B=2, estimator=estimator, batch_spread=3, ratio_window=1.0)
+    settings = jb.Sampling(N=5, B=2, **options)
     theta, keys, episodes = eight_episodes()
-    large = jax.jit(sampler(ENV, POLICY, page, None).large)
+    large = jax.jit(random_size_batches(ENV, POLICY, settings, None, most=8))
     first = {
         size: episodes._replace(
             **{name: getattr(episodes, name)[..., :size] for name in episodes._fields if name != "chunks"}
@@ -107,12 +102,12 @@ def test_a_batch_of_random_size_is_the_batch_of_that_size(estimator):
     @jax.jit
     def expected_of(first):
         return {
-            size: (estimate(estimator, POLICY, theta, episodes), episodes.returns.mean(), episodes.lengths.mean())
+            size: (estimate(settings, POLICY, theta, episodes), episodes.returns.mean(), episodes.lengths.mean())
             for size, episodes in first.items()
         }
 
     for size, expected in expected_of(first).items():
-        sampled = large(theta, keys, np.zeros(1, bool), None, (), np.array([size])).sampled
+        sampled = large(SamplingInputs(theta, theta, theta, keys, np.zeros(1, bool), {}), np.array([size])).sampled
         np.testing.assert_allclose(sampled.estimate, expected[0], rtol=1e-4)
         np.testing.assert_allclose(np.asarray(sampled.returns)[0], expected[1], rtol=1e-6)
         np.testing.assert_allclose(np.asarray(sampled.lengths)[0], expected[2], rtol=1e-6)
@@ -144,8 +139,7 @@ def test_mean_ratio_against_numpy():
 @pytest.mark.slow
 def test_the_inner_loop_of_fedpg_br_ends_early_until_the_next_large_batch():
     """The server waits: no step, no trajectories. A window that nothing leaves changes no number."""
-    page = PAGE._replace(estimator=WHITENED)
-    options = {**OPTIONS, "page": page, "aggregator": fedpg_br_filter(sigma=1.0, batch=6), "batch_spread": 2}
+    options = {**OPTIONS, **WHITENED, "aggregator": fedpg_br_filter(sigma=1.0, batch=6), "batch_spread": 2}
     thetas, sizes = {}, {}
     for window in (1e-9, 1e9, None):
         algorithm = fedpg_br(ENV, POLICY, **options, ratio_window=window)
@@ -188,8 +182,9 @@ def test_the_filter_knows_the_size_that_was_drawn():
 
 
 def test_whitened_coefficients_against_numpy():
+    settings = jb.Sampling(**WHITENED)
     theta, _, episodes = eight_episodes()
-    q, gradient = jax.jit(lambda e: (whitened_coefficients(WHITENED, e), estimate(WHITENED, POLICY, theta, e)))(
+    q, gradient = jax.jit(lambda e: (whitened_coefficients(settings, e), estimate(settings, POLICY, theta, e)))(
         episodes
     )
     q, rewards, lengths = np.asarray(q), episodes.rewards[0, 0], episodes.lengths[0]
@@ -215,7 +210,7 @@ def test_filter_drops_what_is_far_from_the_majority():
 @pytest.mark.parametrize(("kind", "weights"), [("whitened", "trajectory"), ("gpomdp", "per-step")])
 def test_estimates_and_weights_that_do_not_go_together(kind, weights):
     with pytest.raises(jb.UsageError, match="need each other"):
-        Estimator(kind, weights=weights).check()
+        check_estimator(jb.Sampling(estimator=kind, weights=weights))
 
 
 @pytest.mark.parametrize(
@@ -233,12 +228,10 @@ def test_the_realized_estimate_needs_the_previous_parameters(options, message):
 
 @pytest.mark.parametrize("factory", [svrpg, fedpg_br])
 def test_factories_refuse_the_realized_estimate_at_a_snapshot(factory):
-    page = PAGE._replace(previous="realized", eta=0.1)
     with pytest.raises(UsageError, match="anchor='snapshot'"):
-        options = {**OPTIONS, "page": page} | ({"aggregator": jb.rfa()} if factory is fedpg_br else {})
-        factory(ENV, POLICY, **options)
+        factory(ENV, POLICY, **OPTIONS, previous="realized")
     with pytest.raises(UsageError, match="anchor='proposed'"):
-        page._replace(anchor="proposed").check()
+        factory(ENV, POLICY, **OPTIONS, previous="realized", anchor="proposed")
 
 
 @pytest.mark.parametrize(
@@ -254,23 +247,23 @@ def test_a_server_of_the_published_code_computes_what_all_would(anchor, rule):
 
     ByzPG is then DecByzPG without agreement, and Fed-PAGE-PG is Dec-PAGE-PG.
     """
-    page = PAGE._replace(previous="own", anchor=anchor, estimator=PAGE.estimator._replace(weights="published"))
-    options = {**OPTIONS, "attack": "avg-zero" if rule else "random-action", "page": page}
+    options = {**OPTIONS, "previous": "own", "anchor": anchor, "weights": "published"}
+    options["attack"] = "avg-zero" if rule else "random-action"
     if rule is None:
-        server = jb.fed_page_pg(ENV, POLICY, **options, server_samples=False)
+        server = jb.fed_page_pg(ENV, POLICY, **options, small_batches="workers")
         without = jb.dec_page_pg(ENV, POLICY, **options)
     else:
-        server = jb.byzpg(ENV, POLICY, **options, aggregator=rule, server_samples=False)
+        server = jb.byzpg(ENV, POLICY, **options, aggregator=rule, small_batches="workers")
         without = jb.decbyzpg(ENV, POLICY, **options, aggregator=rule, agreement=None)
     steps = [jax.jit(algorithm.step) for algorithm in (server, without)]
     states = [jax.jit(algorithm.init)(jax.random.key(3)) for algorithm in (server, without)]
     for coin in (True, False, False, True, False):
         (one, measured), (all_, expected) = (f(s, jnp.bool_(coin)) for f, s in zip(steps, states, strict=True))
         np.testing.assert_allclose(np.tile(one.parameters, (5, 1)), all_.parameters, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(one.critic.estimate, all_.estimate, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(one.private.estimate, all_.estimate, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(measured.shares, expected.shares, atol=1e-4)
         states = [one, all_]
-    assert steps[0]._cache_size() == 1 and np.ptp(np.asarray(one.critic.estimate), axis=0).max() > 0.01
+    assert steps[0]._cache_size() == 1 and np.ptp(np.asarray(one.private.estimate), axis=0).max() > 0.01
 
 
 @pytest.mark.parametrize(
@@ -310,8 +303,8 @@ def test_fltrust_follows_the_trusted_direction_whatever_is_sent():
 
 @pytest.mark.slow
 def test_a_server_with_its_own_batch_learns_against_a_majority():
-    page = jb.Page(N=20, B=10, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
-    options = {"agents": 7, "byzantine": 4, "attack": "ipm:epsilon=3", "page": page, "p": 1.0, "unsafe": True}
+    page = {"N": 20, "B": 10, "gamma": tabular.GAMMA, "horizon": tabular.HORIZON}
+    options = {"agents": 7, "byzantine": 4, "attack": "ipm:epsilon=3", **page, "p": 1.0, "unsafe": True}
     found = {}
     for rule in ("fltrust", "rfa"):
         algorithm = jb.byzpg(ENV, POLICY, aggregator=rule, optimizer=optax.sgd(0.3), **options)

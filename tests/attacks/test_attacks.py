@@ -19,7 +19,7 @@ from jaxbyz.attacks.gradient_found_starts import families_of_starts, in_subspace
 from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import diameter
-from jaxbyz.protocol.communication import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
 from jaxbyz.rules import aggregators
 
 K, D, F = 7, 5, 2

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jaxbyz.protocol.delivery import Delivery, Mailbox
 
 import jaxbyz as jb
 from jaxbyz.attacks.on_delivery import liars_take_part, worst_ages, worst_losses
-from jaxbyz.protocol.communication import Adversary, exchange
-from jaxbyz.protocol.delivery import Delivery, Mailbox
+from jaxbyz.protocol.exchange import Adversary, exchange
 
 KEY = jax.random.key(0)
 MASK = np.array([False, True, False, False, False, True])

@@ -8,7 +8,7 @@ import pytest
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol import graphs
 from jaxbyz.protocol.agreements import Agreement, agreements, diameter, run_agreement
-from jaxbyz.protocol.communication import Adversary
+from jaxbyz.protocol.exchange import Adversary
 
 K, D = 13, 5
 

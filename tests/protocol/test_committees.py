@@ -14,7 +14,7 @@ from jaxbyz.algorithms.metrics import decentralised_bytes
 from jaxbyz.components import make_agreement, make_attack
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.committees import committee_size, committees, draw_committees, failure_probability
-from jaxbyz.protocol.communication import Adversary, exchange
+from jaxbyz.protocol.exchange import Adversary, exchange
 
 KEY = jax.random.key(0)
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.protocol import communication
+from jaxbyz.protocol import exchange
 from jaxbyz.protocol.agreements import diameter, run_agreement, theorem_rounds
-from jaxbyz.protocol.communication import Adversary
+from jaxbyz.protocol.exchange import Adversary
 from jaxbyz.protocol.schedules import schedules
 
 K, D, F = 9, 6, 2

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jaxbyz.protocol.delivery import Delivery
 
 import jaxbyz as jb
 from jaxbyz.protocol.compression import compressors, int8, sign, top_k
-from jaxbyz.protocol.delivery import Delivery
 from jaxbyz.rules import Receiver, mean, median
 from jaxbyz.sampling import tabular_mdp as tabular
 

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jaxbyz.protocol.delivery import Arrivals, Delivery, Mailbox
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
 from jaxbyz.algorithms.metrics import StepResults, iteration_metrics
 from jaxbyz.components import make_attack, make_rule
 from jaxbyz.protocol.agreements import Agreement, run_agreement
-from jaxbyz.protocol.communication import Adversary, exchange
-from jaxbyz.protocol.delivery import Arrivals, Delivery, Mailbox
+from jaxbyz.protocol.exchange import Adversary, exchange
 from jaxbyz.rules import Outcome, Receiver, Rule, aggregators
 from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.sampling.page import Sampled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import asdict, replace
 
 import jax
 import jax.numpy as jnp
@@ -10,25 +11,26 @@ import numpy as np
 import optax
 import pytest
 from helpers import StopAt, assert_same_run
+from sampling_helpers import sampling_inputs
 
 import jaxbyz as jb
 from jaxbyz import make_environment, mlp_policy
-from jaxbyz.algorithms.metrics import decentralised_bytes
 from jaxbyz.configuration.building import build
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.policies.networks import MLP
 from jaxbyz.runs.run import Interrupted, resume, run
 from jaxbyz.sampling import critic as critics
-from jaxbyz.sampling.estimators import Estimator
-from jaxbyz.sampling.page import Page, sampler
-from jaxbyz.sampling.reuse import clipped_estimate, keep, local_estimate
+from jaxbyz.sampling.page import sampler
+from jaxbyz.sampling.reuse import Reuse, clipped_estimate, keep, local_estimate
 from jaxbyz.sampling.rollout import collect
+from jaxbyz.sampling.settings import Sampling, check_sampling
 
 A, M, HORIZON, GAMMA, LAMBDA = 2, 6, 40, 0.97, 0.9
 ENVIRONMENT = make_environment("CartPole-v1")
 POLICY = mlp_policy(ENVIRONMENT, (4,))
-SETTINGS = critics.CriticSettings((5, 4), steps=3)
+SETTINGS = critics.CriticSettings(critic_hidden=(5, 4), critic_steps=3)
+SAMPLING = {"N": M, "B": M, "gamma": GAMMA, "horizon": HORIZON, "p": 1.0}
 RUN = dict(env="CartPole-v1", agents=5, byzantine=1, attack="avg-zero", N=4, B=4, p=1.0, horizon=16, hidden=(3,),
            kappa="2", baseline="critic", advantages="normalised", epochs=2, minibatches=2, critic_hidden=(4,),
            critic_steps=2, trajectories=24, seeds=2)  # fmt: skip
@@ -131,8 +133,8 @@ def test_advantages_equal_numpy(batch, ours):
 def test_rescaling_changes_no_value_and_training_lowers_the_error(batch):
     _, episodes, own, states = batch
     targets = np.where(episodes.alive, 40.0 + 3.0 * episodes.observations[:, :, 0], 0.0)
-    still = critics.critic(4, SETTINGS._replace(eta=1e-12, steps=1))
-    longer = critics.critic(4, SETTINGS._replace(steps=100, eta=1e-2))
+    still = critics.critic(4, replace(SETTINGS, critic_eta=1e-12, critic_steps=1))
+    longer = critics.critic(4, replace(SETTINGS, critic_steps=100, critic_eta=1e-2))
 
     @jax.jit
     def values_after(states, episodes, targets):
@@ -149,12 +151,12 @@ def test_local_steps_of_a_critic_use_the_parts_in_turn(batch):
     """Step i follows the mean squared error of the chunks c with c mod 2 = i mod 2; with one chunk, always of it."""
     _, episodes, _, states = batch
     targets = np.where(episodes.alive, 3.0 * episodes.observations[:, :, 0] - 1.0, 0.0)
-    settings = SETTINGS._replace(parts=2)
-    mlp, adam = MLP(settings.hidden, 1, "tanh", "identity", "lecun"), optax.adam(settings.eta)
+    settings = replace(SETTINGS, critic_parts=2)
+    mlp, adam = MLP(settings.critic_hidden, 1, "tanh", "identity", "lecun"), optax.adam(settings.critic_eta)
 
     @jax.jit
     def train_and_rescale(*batch):
-        return [critics.critic(4, settings._replace(steps=steps)).train(*batch) for steps in (3, 0)]
+        return [critics.critic(4, replace(settings, critic_steps=steps)).train(*batch) for steps in (3, 0)]
 
     @jax.jit
     def step(state, observations, goals, taken):
@@ -233,7 +235,7 @@ def test_local_steps_equal_numpy(batch, ours):
 
     @jax.jit
     def run_local(theta, episodes, q):
-        return local_estimate(POLICY, theta, keep(episodes, q), 0.1, epochs, 1, eta)
+        return local_estimate(POLICY, theta, keep(episodes, q), Reuse(ratio_clip=0.1, epochs=epochs, local_eta=eta))
 
     local = np.asarray(run_local(theta, episodes, ours[1]))
     for agent in range(A):
@@ -250,24 +252,23 @@ def test_local_steps_equal_numpy(batch, ours):
 def test_local_steps_need_one_message_and_visit_all_minibatches(batch):
     """Steps of size zero along all minibatches of one epoch average to the plain estimate."""
     theta = batch[0]
-    page = Page(N=M, B=M, estimator=Estimator(gamma=GAMMA, horizon=HORIZON), minibatches=3, local_eta=1e-12)
-    assert page.messages == 1 and page.uses == 3
-    who = jax.random.split(jax.random.key(3), A), jnp.zeros(A, bool)
-    parts, whole = (sampler(ENVIRONMENT, POLICY, p, None, True) for p in (page, page._replace(minibatches=1)))
-    found, expected = (jax.jit(s.large)(theta, *who).sampled.estimate for s in (parts, whole))
+    settings = Sampling(**SAMPLING, minibatches=3, local_eta=1e-12)
+    assert settings.messages == 1 and settings.uses == 3
+    inputs = sampling_inputs(theta, jax.random.split(jax.random.key(3), A))
+    parts, whole = (sampler(ENVIRONMENT, POLICY, one) for one in (settings, replace(settings, minibatches=1)))
+    found, expected = (jax.jit(s.large)(inputs).sampled.estimate for s in (parts, whole))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
     with pytest.raises(UsageError, match="minibatches=3 with small batches"):
-        sampler(ENVIRONMENT, POLICY, page, None, False)
+        check_sampling(replace(settings, p=0.5))
 
 
 def test_the_sampler_sends_the_sum_of_advantages_times_scores(batch, monkeypatch):
     """The message of an agent with a critic equals NumPy's; a use of the kept batch at the same θ is the same."""
     theta, episodes, _, states = batch
-    estimator = Estimator(gamma=GAMMA, horizon=HORIZON, baseline="critic", gae_lambda=LAMBDA)
-    page = Page(N=M, B=M, estimator=estimator, critic=SETTINGS)
-    who = jax.random.split(jax.random.key(3), A), jnp.zeros(A, bool), None, states
-    once, twice = (sampler(ENVIRONMENT, POLICY, p, None, True) for p in (page, page._replace(epochs=2)))
-    drawn = jax.device_get(jax.jit(once.large)(theta, *who))
+    settings = Sampling(**SAMPLING, **{**asdict(SETTINGS), "baseline": "critic", "gae_lambda": LAMBDA})
+    inputs = sampling_inputs(theta, jax.random.split(jax.random.key(3), A), private=states)
+    once, twice = (sampler(ENVIRONMENT, POLICY, one) for one in (settings, replace(settings, epochs=2)))
+    drawn = jax.device_get(jax.jit(once.large)(inputs))
     for agent in range(A):
         advantages = numpy_advantages(episodes, states, agent)
         expected = numpy_clipped(np.asarray(theta[agent], np.float64), episodes, advantages, agent, 1e9)
@@ -275,10 +276,10 @@ def test_the_sampler_sends_the_sum_of_advantages_times_scores(batch, monkeypatch
             drawn.sampled.estimate[agent], expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()
         )
     sampled = jax.tree.map(jnp.asarray, episodes)
-    monkeypatch.setattr("jaxbyz.sampling.page.collect", lambda *_: sampled)  # they need not be sampled again
-    again = jax.jit(lambda theta, *who: twice.estimate(twice.large(theta, *who), theta, 1))(theta, *who)
+    monkeypatch.setattr("jaxbyz.sampling.batches.collect", lambda *_: sampled)  # they need not be sampled again
+    again = jax.jit(lambda inputs: twice.estimate(twice.large(inputs), inputs.parameters, 1))(inputs)
     np.testing.assert_allclose(again.estimate, drawn.sampled.estimate, rtol=1e-4, atol=1e-4)
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), drawn.critic.network, states.network)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), drawn.private.network, states.network)
     assert min(jax.tree.leaves(moved)) > 0
 
 
@@ -294,13 +295,13 @@ def test_a_critic_influences_its_own_agent_only(algorithm):
     """If the critic of agent 1 is changed, no other agent's critic changes, and the protocol sends as many bytes."""
     built, step = algorithm
     state = built.init(jax.random.key(0))
-    other = state._replace(critic=state.critic._replace(shift=state.critic.shift.at[1].add(7.0)))
+    other = state._replace(private=state.private._replace(shift=state.private.shift.at[1].add(7.0)))
     (a, metrics), (b, _) = step(state, jnp.bool_(True)), step(other, jnp.bool_(True))
-    for x, y in zip(jax.tree.leaves(a.critic), jax.tree.leaves(b.critic), strict=True):
+    for x, y in zip(jax.tree.leaves(a.private), jax.tree.leaves(b.private), strict=True):
         np.testing.assert_array_equal(np.delete(x, 1, axis=0), np.delete(y, 1, axis=0))
-    assert float(jnp.abs(a.critic.shift[1] - b.critic.shift[1])) > 0
+    assert float(jnp.abs(a.private.shift[1] - b.private.shift[1])) > 0
     assert int(metrics.rounds) == 4 * 2
-    assert float(metrics.bytes_sent) == float(4 * decentralised_bytes(5, built.policy.size, jnp.float32(2)))
+    assert float(metrics.bytes_sent) == 4 * (1 + 2) * 5 * 5 * built.policy.size * 4
     assert a.parameters.shape == state.parameters.shape and int(metrics.finite) == 1
 
 

@@ -9,15 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling_helpers import sampling_inputs
 
 from jaxbyz import make_environment, mlp_policy
+from jaxbyz.algorithms.settings import Settings, check_settings
 from jaxbyz.errors import UsageError
+from jaxbyz.options import check_options
 from jaxbyz.sampling import tabular_mdp as tabular
-from jaxbyz.sampling.estimators import BASELINES, Estimator, estimate, importance_weights
-from jaxbyz.sampling.page import Page, sampler
+from jaxbyz.sampling.estimators import Estimator, check_estimator, estimate, importance_weights
+from jaxbyz.sampling.page import sampler
 from jaxbyz.sampling.rollout import collect
+from jaxbyz.sampling.settings import Sampling, check_sampling
 
-UNBIASED = [name for name in BASELINES if name != "critic"]
+UNBIASED = ("none", "constant", "leave-one-out")
+MDP = {"gamma": tabular.GAMMA, "horizon": tabular.HORIZON}
 AGENTS, BATCH = 600, 40  # independent estimates, each of a batch
 
 
@@ -52,7 +57,7 @@ def estimates(batches):
     def compute(theta, episodes):
         found = {}
         for kind, baseline in itertools.product(("gpomdp", "reinforce"), UNBIASED):
-            estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7)
+            estimator = Estimator(estimator=kind, **MDP, baseline=baseline, baseline_value=0.7)
             found[kind, baseline] = estimate(estimator, POLICY, for_all(theta), episodes)
         return found
 
@@ -68,7 +73,7 @@ def weighted_estimates(batches):
     def compute(other, episodes):
         found, previous = {}, for_all(other)
         for (kind, weights), baseline in itertools.product(KINDS_AND_WEIGHTS, UNBIASED):
-            estimator = Estimator(kind, tabular.GAMMA, tabular.HORIZON, baseline, 0.7, weights)
+            estimator = Estimator(estimator=kind, **MDP, baseline=baseline, baseline_value=0.7, weights=weights)
             omega = importance_weights(estimator, POLICY, previous, episodes)
             found[kind, weights, baseline] = estimate(estimator, POLICY, previous, episodes, omega.values), omega
         return found
@@ -99,7 +104,7 @@ def test_leave_one_out_lowers_the_variance(estimates):
 def test_equal_rewards_give_an_exactly_zero_leave_one_out_gradient(batches, kind):
     """Rounding would leave 3e-5, which Adam turns into steps of full size."""
     theta, _, episodes = batches
-    estimator = Estimator(kind, 0.999, tabular.HORIZON, "leave-one-out")
+    estimator = Estimator(estimator=kind, horizon=tabular.HORIZON, baseline="leave-one-out")
 
     @jax.jit
     def run(theta, episodes):
@@ -124,12 +129,12 @@ def test_importance_weighted_estimate_is_unbiased_for_the_other_policy(
 
 @functools.partial(jax.jit, static_argnums=0)
 def weights_of(clip, theta, episodes):
-    return importance_weights(Estimator(clip=clip), POLICY, for_all(theta), episodes)
+    return importance_weights(Estimator(weight_clip=clip), POLICY, for_all(theta), episodes)
 
 
 def test_weights_of_equal_policies_are_one(batches):
     theta, _, episodes = batches
-    omega = weights_of(Estimator().clip, theta, episodes)
+    omega = weights_of(None, theta, episodes)
     np.testing.assert_allclose(omega.values, 1.0, rtol=1e-5)
     np.testing.assert_allclose(omega.ess, 1.0, rtol=1e-5)
 
@@ -202,11 +207,11 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
     theta = np.asarray(jax.jit(policy.init)(jax.random.key(0)))[None]
     previous = theta + 0.05 * rng.normal(size=theta.shape).astype(np.float32)
     memory = rng.normal(size=theta.shape).astype(np.float32)
-    keys, mask = jax.random.split(jax.random.key(3), 1), np.zeros(1, bool)
-    page = Page(N=10, B=B, estimator=Estimator(gamma=gamma, horizon=horizon))
-    sample = sampler(environment, policy, page, None)
-    either = jax.jit(sample.either)
-    ours, large = (either(coin, theta, previous, memory, keys, mask).sampled.estimate for coin in (False, True))
+    keys = jax.random.split(jax.random.key(3), 1)
+    settings = Sampling(N=10, B=B, gamma=gamma, horizon=horizon)
+    either = jax.jit(sampler(environment, policy, settings).either)
+    inputs = sampling_inputs(theta, keys, anchor=previous, previous=memory)
+    ours, large = (either(coin, inputs).sampled.estimate for coin in (False, True))
 
     record = jax.device_get(jax.jit(lambda t, k: collect(environment, policy, t, k, B, horizon))(theta, keys))
     observations = record.observations[:, 0].transpose(0, 2, 3, 1).reshape(-1, B, 4)
@@ -229,10 +234,10 @@ def test_small_batch_step_equals_numpy_on_the_same_trajectories():
 
 def test_unknown_names_are_refused():
     with pytest.raises(UsageError, match="baseline='mean'"):
-        Estimator(baseline="mean").check()
+        check_options(Estimator(baseline="mean"))
     with pytest.raises(UsageError, match="per-decision with estimator=reinforce"):
-        Estimator("reinforce", weights="per-decision").check()
+        check_estimator(Estimator(estimator="reinforce", weights="per-decision"))
     with pytest.raises(UsageError, match="B=5 exceeds N=4"):
-        Page(N=4, B=5).check()
+        check_sampling(Sampling(N=4, B=5))
     with pytest.raises(UsageError, match="realized"):
-        Page(previous="realized").check()
+        check_settings(Settings(previous="realized"))

@@ -14,7 +14,7 @@ from jaxbyz.sampling.hessian import hessian_vector_product
 from jaxbyz.sampling.rollout import collect
 
 ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
-PLAIN = jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON)
+PLAIN = {"gamma": tabular.GAMMA, "horizon": tabular.HORIZON}
 
 
 @pytest.mark.parametrize("baseline", ["none", pytest.param("leave-one-out", marks=pytest.mark.slow)])
@@ -33,7 +33,7 @@ def test_hessian_vector_products_are_unbiased(baseline):
     step = 1e-2
     change = (tabular.exact_gradient(theta + step * u) - tabular.exact_gradient(theta - step * u)) / (2 * step)
     np.testing.assert_allclose(hessian @ u, change, atol=1e-3)
-    estimator = PLAIN._replace(baseline=baseline)
+    estimator = jb.Sampling(**PLAIN, baseline=baseline)
 
     @jax.jit
     def products(rows, directions):
@@ -45,8 +45,7 @@ def test_hessian_vector_products_are_unbiased(baseline):
 
 
 def res_nharpg(**changes):
-    page = jb.Page(N=20, B=5, estimator=PLAIN)
-    options = {"agents": 7, "byzantine": 2, "aggregator": "rfa", "attack": "avg-zero", "page": page}
+    options = {"agents": 7, "byzantine": 2, "aggregator": "rfa", "attack": "avg-zero", "N": 20, "B": 5, **PLAIN}
     return jb.algorithms.res_nharpg(ENV, POLICY, **{**options, "optimizer": optax.sgd(0.1), **changes})
 
 
@@ -61,7 +60,7 @@ def test_res_nharpg_takes_steps_of_one_length_and_learns_under_attack():
     for _ in range(2):
         after, _ = step(state, jnp.bool_(True))
         np.testing.assert_allclose(np.linalg.norm(after.parameters - state.parameters), 0.1, rtol=1e-4)
-        assert bool(np.asarray(after.critic.started).all())
+        assert bool(np.asarray(after.private.started).all())
         state = after
     assert step._cache_size() == 1
 
@@ -70,7 +69,7 @@ def test_res_nharpg_takes_steps_of_one_length_and_learns_under_attack():
     ("changes", "message"),
     [
         ({"momentum": 1.0}, "momentum=1.0: must be in"),
-        ({"page": jb.Page(N=4, B=4, estimator=PLAIN)}, "B must be less than N"),
+        ({"N": 4, "B": 4}, "B must be less than N"),
         ({"byzantine": 4}, "byzantine=4 of agents=7 exceeds the limit 1/2"),
     ],
 )

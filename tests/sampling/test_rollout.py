@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling_helpers import sampling_inputs
 
 from jaxbyz import Interference, make_environment, mlp_policy
 from jaxbyz.accelerate.batching import fold_mapped_axis
@@ -21,6 +22,7 @@ from jaxbyz.sampling import page
 from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.sampling.estimators import Estimator, estimate
 from jaxbyz.sampling.rollout import CHUNK, Episodes, collect
+from jaxbyz.sampling.settings import Sampling
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -264,16 +266,16 @@ def test_groups_of_agents_are_sampled_as_all_at_once(platform):
     """2 runs of 3 agents with 700 episodes each: on a CPU 4 groups of 2 agents, two of which repeat the last agent."""
     environment = make_environment("CartPole-v1")
     policy = mlp_policy(environment, hidden=(4,))
-    settings = page.Page(N=700, B=2, estimator=Estimator(horizon=30, baseline="leave-one-out"))
+    settings = Sampling(N=700, B=2, horizon=30, baseline="leave-one-out")
 
     def run(large):
         keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
-        return jax.vmap(large)(jax.vmap(jax.vmap(policy.init))(keys), keys, jnp.zeros((2, 3), bool))
+        return jax.vmap(large)(sampling_inputs(jax.vmap(jax.vmap(policy.init))(keys), keys))
 
     results = []
     for traced_platform in ("plain", platform):
         with trace_for(traced_platform):
-            large = page.sampler(environment, policy, settings, None).large
+            large = page.sampler(environment, policy, settings).large
             results.append(jax.jit(run, static_argnums=0)(large))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *results)
 
@@ -402,13 +404,13 @@ def test_rewards_that_lie_have_a_stream_of_their_own():
     environment = counter(99, 99)
     policy = mlp_policy(environment, (4,))
     lie = Interference(rewards=lambda key, rewards, alive: jnp.zeros_like(rewards).at[0].set(jax.random.uniform(key)))
-    settings = page.Page(N=M, B=2, estimator=Estimator(horizon=horizon))
+    settings = Sampling(N=M, B=2, horizon=horizon)
     large = page.sampler(environment, policy, settings, lie).large
 
     @jax.jit
     def run():
         keys = jax.random.split(jax.random.key(3), 2)
-        drawn = large(jnp.zeros((2, policy.size)), keys, jnp.ones(2, bool)).sampled.returns
+        drawn = large(sampling_inputs(jnp.zeros((2, policy.size)), keys, jnp.ones(2, bool))).sampled.returns
         streams = jax.vmap(lambda key: jax.random.split(key, M + 3 * horizon))(keys)
         return drawn, jax.vmap(jax.vmap(jax.random.uniform))(streams)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,16 +101,23 @@ def received(
 
 
 def omniscient_view(
-    key: PRNGKeyArray, rule: Rule, state: RuleState, messages: Float[Array, "K D"], adversary: Adversary
+    key: PRNGKeyArray,
+    rule: Rule,
+    state: RuleState,
+    messages: Float[Array, "K D"],
+    adversary: Adversary,
+    *,
+    at_server: bool = False,
 ) -> View:
     """Return what the adversary sees when the receivers apply `rule`.
 
     It can try the rule out on any messages, but it does not know the random key that the receivers will use: `key` is
-    its guess.
+    its guess. If `at_server`, the receiver is none of the senders.
     """
 
     def trial(key: PRNGKeyArray, messages: Array, receiver: Int[Array, ""]) -> Array:
-        return rule.apply(key, messages, Receiver(messages[receiver], receiver), state).rows[0]
+        own = Receiver(messages[receiver], jnp.int32(-1) if at_server else receiver)
+        return rule.apply(key, messages, own, state).rows[0]
 
     def guess(messages: Array) -> Array:
         return trial(key, messages, jnp.int32(0))
@@ -135,6 +143,8 @@ def exchange(
     messages: Float[Array, "K D"],
     adversary: Adversary,
     places: Places | None = None,
+    *,
+    equal_states: bool = False,
 ) -> Outcome:
     """Run one round among K agents.
 
@@ -147,11 +157,12 @@ def exchange(
         messages: `[K, D]`, the true messages of all agents.
         adversary: who lies, and how.
         places: where agents live; by default all of them are on this device.
+        equal_states: whether all receivers hold the same rule state, as they do if they have always heard the same.
 
     Returns:
         For the R receivers on this device: rows `[R, D]`, shares `[R, K]`, and their next rule states.
     """
-    K, D = messages.shape
+    K = messages.shape[0]
     places = Places(K) if places is None else places
     if rule.committee is not None:
         return _exchange_in_committees(key, rule, messages, adversary, places)
@@ -161,12 +172,11 @@ def exchange(
     view = omniscient_view(keys.guess, rule, first, messages, adversary)
     same_for_everyone = forge is None or not adversary.equivocates
 
-    if same_for_everyone and not (rule.personal or rule.random or rule.stateful):
+    remembers_alike = equal_states or not rule.stateful
+    if same_for_everyone and remembers_alike and not (rule.personal or rule.random):
         sent = received(keys.forge, view, forge, jnp.int32(0), restore_own=False)
-        once = receive(keys, rule, first, sent, sent[0], jnp.int32(0))
-        rows, shares = stored((once.rows, once.shares))  # or a CPU computes every copy again
-        R = places.per_device
-        return Outcome(jnp.broadcast_to(rows, (R, D)), jnp.broadcast_to(shares, (R, K)), states)
+        once = stored(receive(keys, rule, first, sent, sent[0], jnp.int32(0)))  # or a CPU computes every copy again
+        return copies(once, places.per_device)
 
     common = received(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
 
@@ -181,6 +191,43 @@ def exchange(
 
     receivers = (places.local(jnp.arange(K, dtype=jnp.int32)), states)
     return map_in_batches(receive_at, receivers, RECEIVERS_AT_ONCE)
+
+
+def exchange_with_server(
+    key: PRNGKeyArray,
+    rule: Rule,
+    state: RuleState,
+    messages: Float[Array, "K D"],
+    adversary: Adversary,
+    receiver: Callable[[Float[Array, "K D"]], Receiver],
+) -> tuple[Outcome, View]:
+    """Run one round in which K workers send to a server.
+
+    Args:
+        key: random key of the round.
+        rule: what the server applies.
+        state: its rule state.
+        messages: `[K, D]`, the true messages of all workers.
+        adversary: who lies, and how.
+        receiver: what the server knows besides, given the messages that it received.
+
+    Returns:
+        The outcome, with one row, and what the adversary has seen.
+    """
+    keys = round_keys(key)
+    view = omniscient_view(keys.guess, rule, state, messages, adversary, at_server=True)
+    sent = received(keys.forge, view, adversary.forge, jnp.int32(0), restore_own=False)
+    return rule.apply(keys.rule, sent, receiver(sent), state), view
+
+
+def no_own_batch(sent: Float[Array, "K D"]) -> Receiver:
+    """Return a server that has sampled nothing itself; rules that need a vector of the receiver use the first one."""
+    return Receiver(sent[0], jnp.int32(-1))
+
+
+def copies(tree: Any, rows: int) -> Any:
+    """Return a tree whose leaves `[…]` are copied to `[rows, …]`."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (rows, *jnp.shape(leaf))), tree)
 
 
 def _exchange_in_committees(

@@ -1,0 +1,123 @@
+"""What the algorithms share around their lines: how an iteration begins, its messages, and the federation's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxbyz.algorithms.base import State
+from jaxbyz.algorithms.metrics import Measured
+from jaxbyz.algorithms.settings import Settings
+from jaxbyz.attacks import Attack
+from jaxbyz.components import make_attack
+from jaxbyz.protocol.agreements import Agreed
+from jaxbyz.protocol.channel import Channel
+from jaxbyz.protocol.channel_options import make_channel
+from jaxbyz.protocol.exchange import Adversary
+from jaxbyz.protocol.iteration import Iteration, iteration_keys
+from jaxbyz.protocol.placement import Places
+from jaxbyz.protocol.schedules import Schedule, schedules
+from jaxbyz.sampling.page import Sampled
+
+
+class Parts(NamedTuple):
+    """What a federation is built from, whichever algorithm it runs.
+
+    Attributes:
+        channel: how messages travel.
+        attack: what Byzantine agents do.
+        schedule: who is Byzantine in which iteration.
+    """
+
+    channel: Channel
+    attack: Attack
+    schedule: Schedule
+
+    def begin(self, state: State, coin: Array, places: Places) -> Iteration:
+        """Return what everything in the iteration of this state knows."""
+        keys = iteration_keys(state.key, state.step, places.agents)
+        mask = self.schedule(keys.schedule, state.step)
+        return self.channel.begin(Iteration(state.step, coin, keys, mask, places, state.attack_memory))
+
+    def on_gradients(self, now: Iteration) -> Adversary:
+        """Return who lies about gradients, and how."""
+        return Adversary(now.mask, self.attack.gradients, self.attack.equivocates, now.memory, now.step)
+
+    def on_parameters(self, now: Iteration) -> Adversary:
+        """Return who lies about parameters during the agreement, and how."""
+        return self.on_gradients(now)._replace(forge=self.attack.parameters)
+
+
+def make_parts(settings: Settings) -> Parts:
+    """Build the parts of a federation."""
+    K, f, schedule = settings.agents, settings.byzantine, settings.schedule
+    built = schedules[schedule].build(K, f) if isinstance(schedule, str) else schedule
+    return Parts(make_channel(settings, K), make_attack(settings.attack, K, f), built)
+
+
+class Received(NamedTuple):
+    """What the receivers on this device make of the gradients of one message.
+
+    Attributes:
+        rows: `[R, D]`, the aggregates v_t.
+        shares: `[R, K]`, share of each sender in them.
+        sampled: what all K agents sampled, with their true estimates.
+        sent: `[]`, whether messages were sent.
+        measured: what a small batch of the server measured, if it measures something (`sampler`).
+    """
+
+    rows: Float[Array, "R D"]
+    shares: Float[Array, "R K"]
+    sampled: Sampled
+    sent: Bool[Array, ""] | bool = True
+    measured: Any = ()
+
+
+Exchange = Callable[[Iteration, State, Sampled], tuple[Received, State]]
+Agree = Callable[[Iteration, State], Agreed]
+
+
+class Protocol(NamedTuple):
+    """The two lines that need the other agents: robust aggregation of gradients, and agreement on parameters.
+
+    Attributes:
+        exchange: `(iteration, State, own estimates) -> (Received, State)`, line 7; the state has the new memories of
+            rules, channel and attack.
+        agree: `(iteration, State that holds θ̃) -> Agreed`, line 9.
+    """
+
+    exchange: Exchange
+    agree: Agree
+
+
+# (state, number of the message) -> (next state, what the metrics need to know)
+OneMessage = Callable[[State, Int[Array, ""] | int], tuple[State, Measured]]
+
+
+def repeat(messages: int, one_message: OneMessage, state: State) -> tuple[State, Measured]:
+    """Send `messages` messages in turn; the program of one message is compiled once.
+
+    Rounds and messages are counted, norms and shares are averaged, and a proposal is finite if it was so every time.
+
+    Args:
+        messages: how many messages there are: one for each use of the batch.
+        one_message: the lines of the algorithm that follow the sampling. Its second argument is the number of the
+            message, which is the constant 0 if there is only one.
+        state: the state after sampling.
+    """
+    if messages == 1:
+        return one_message(state, 0)
+
+    def following(index: Array, carry: tuple[State, Measured]) -> tuple[State, Measured]:
+        state, measured = one_message(carry[0], index)
+        return state, carry[1].followed_by(measured)
+
+    shapes: Any = jax.eval_shape(one_message, state, jnp.int32(0))[1]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    start = zeros._replace(finite_proposals=jnp.ones_like(zeros.finite_proposals))
+    state, total = jax.lax.fori_loop(0, messages, following, (state, start))
+    return state, total._replace(aggregate_norms=total.aggregate_norms / messages, shares=total.shares / messages)
