@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxbyz.protocol.delivery import Delivery, Mailbox
+from channel_helpers import begin, channel_of
 
 import jaxbyz as jb
 from jaxbyz.attacks.on_delivery import liars_take_part, worst_ages, worst_losses
-from jaxbyz.protocol.exchange import Adversary, exchange
+from jaxbyz.protocol.delay import EarlierMessages
+from jaxbyz.rules import Receiver
 
 KEY = jax.random.key(0)
 MASK = np.array([False, True, False, False, False, True])
@@ -88,19 +89,21 @@ def test_a_rule_sees_the_chosen_messages():
 
     @jax.jit
     def help_under_chance_delays_and_losses(messages, older, mask):
-        mail = Mailbox(older, jnp.full(6, 7), jnp.zeros((6, 0)), jnp.zeros((6, 0)))
-
-        def help_of(delivery, key):
-            arrivals = delivery.draw(key, mask, mail)
-            arrived, _ = arrivals.collect(messages, mail)
+        def help_of(key, **options):
+            channel = channel_of(6, **options)
+            now, memory = begin(channel, key, mask), channel.init(6, 3)
+            if options.get("delay"):
+                memory = (EarlierMessages(older, jnp.full(6, 7)), memory[1])
+            arrived, _ = channel.send(now, messages, memory)
             honest_only = jnp.where(mask[:, None], jnp.nan, arrived)
-            rule = arrivals.heard(jb.mean(skip_missing=True), at_server=True)
-            return exchange(key, rule, (), honest_only, Adversary(mask)).rows[0] @ direction
+            rule = channel.hear_gradients(now, jb.mean(skip_missing=True), memory)
+            receiver = Receiver(messages[0], jnp.int32(-1))
+            return rule.apply(key, honest_only, receiver, ()).rows[0] @ direction
 
         return (
-            jax.vmap(partial(help_of, Delivery(delay=2)))(jax.random.split(KEY, 200)),
-            help_of(Delivery(delay=2, arrivals="adversarial"), KEY),
-            help_of(Delivery(drop=0.15, arrivals="adversarial"), KEY),  # ⌈0.15·6⌉ = 1 is lost
+            jax.vmap(partial(help_of, delay=2))(jax.random.split(KEY, 200)),
+            help_of(KEY, delay=2, arrivals="adversarial"),
+            help_of(KEY, drop=0.15, arrivals="adversarial"),  # ⌈0.15·6⌉ = 1 is lost
         )
 
     by_chance, delayed, lost_one = map(

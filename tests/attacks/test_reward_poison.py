@@ -6,16 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sampling_helpers import sampling_inputs
 
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.attacks import attacks
 from jaxbyz.errors import UsageError
 from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.sampling.critic import CriticSettings, advantages, critic
-from jaxbyz.sampling.estimators import Estimator, estimate, sum_of_scores
-from jaxbyz.sampling.page import Page, sampler
+from jaxbyz.sampling.estimators import estimate, sum_of_scores
+from jaxbyz.sampling.page import sampler
 from jaxbyz.sampling.reward_effects import reward_effects
 from jaxbyz.sampling.rollout import collect
+from jaxbyz.sampling.settings import Sampling
 
 A, M = 3, 5
 MASK = np.array([False, True, False])
@@ -43,8 +45,8 @@ def batch():
     ],
 )
 def test_effects_are_the_derivatives_of_the_estimate(batch, kind: str, baseline: str) -> None:
-    estimator = Estimator(kind, 0.9, tabular.HORIZON, baseline, gae_lambda=0.8)
-    judging = critic(ENVIRONMENT.observation_size, CriticSettings((3,)))
+    estimator = Sampling(estimator=kind, gamma=0.9, horizon=tabular.HORIZON, baseline=baseline, gae_lambda=0.8)
+    judging = critic(ENVIRONMENT.observation_size, CriticSettings(critic_hidden=(3,)))
     theta, keys, episodes = batch
     direction = np.random.default_rng(4).normal(size=theta.shape).astype(np.float32)
 
@@ -66,15 +68,16 @@ def test_effects_are_the_derivatives_of_the_estimate(batch, kind: str, baseline:
 @pytest.mark.parametrize("baseline", ["leave-one-out", "critic"])
 def test_poisoned_estimate_turns_away_and_others_are_untouched(batch, baseline: str, monkeypatch) -> None:
     """Only the poisoned agent's estimate changes, and loses most of its component along the true one."""
-    estimator = Estimator("gpomdp", 0.9, tabular.HORIZON, baseline, advantages="plain")
-    page = Page(N=M, B=M, estimator=estimator, critic=CriticSettings((3,), steps=2))
-    judging = critic(ENVIRONMENT.observation_size, page.critic)
+    estimator = Sampling(
+        N=M, B=M, p=1.0, gamma=0.9, horizon=tabular.HORIZON, baseline=baseline, critic_hidden=(3,), critic_steps=2
+    )
+    judging = critic(ENVIRONMENT.observation_size, estimator)
     interference = attacks["reward-poison"].build(A, 1).interference(ENVIRONMENT.actions)
-    sample = sampler(ENVIRONMENT, POLICY, page, interference, True)
+    sample = sampler(ENVIRONMENT, POLICY, estimator, interference)
 
     @jax.jit
     def draw(theta, keys, mask, states):
-        return sample.large(theta, keys, mask, None, states)
+        return sample.large(sampling_inputs(theta, keys, mask, private=states))
 
     @jax.jit
     def without_interference(theta, episodes, states):
@@ -88,7 +91,7 @@ def test_poisoned_estimate_turns_away_and_others_are_untouched(batch, baseline: 
 
     theta, keys, episodes = batch
     if baseline == "critic":  # with the other baseline, the sampler samples the same episodes itself
-        monkeypatch.setattr("jaxbyz.sampling.page.collect", lambda *_: episodes)
+        monkeypatch.setattr("jaxbyz.sampling.batches.collect", lambda *_: episodes)
     states = jax.jit(jax.vmap(sample.init))(keys)
     honest, poisoned = (jax.device_get(draw(theta, keys, mask, states)) for mask in (np.zeros(A, bool), MASK))
     expected, expected_critic = without_interference(theta, episodes, states)
@@ -97,7 +100,7 @@ def test_poisoned_estimate_turns_away_and_others_are_untouched(batch, baseline: 
     np.testing.assert_array_equal(true[~MASK], false[~MASK])
     assert false[1] @ true[1] < 0.5 * (true[1] @ true[1])
     if baseline == "critic":
-        private, public = poisoned.critic
+        private, public = poisoned.private
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), private.network, expected_critic.network)
         assert not np.allclose(private.shift[1], public.shift[1])
 

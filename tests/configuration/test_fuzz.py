@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jaxbyz.algorithms import algorithms
 from jaxbyz.attacks import attacks
 from jaxbyz.configuration.building import build
-from jaxbyz.configuration.config import FIELDS, traits_of
+from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.presets import PRESETS
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
@@ -158,7 +158,7 @@ def trained(options: dict) -> str:
     except UsageError as error:
         return refusal(error)
     if not done.finite:
-        naive = traits_of(config).naive or config.aggregator.startswith("mean") or config.unsafe
+        naive = config.traits.naive or config.aggregator.startswith("mean") or config.unsafe
         enormous = config.eta > 1 or config.output_scale > 1e3 or abs(config.baseline_value) > 1e3
         assert naive or enormous, f"{options}: honest parameters are not finite"
         return "stopped"

@@ -8,9 +8,10 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.configuration.building import build
-from jaxbyz.configuration.config import FIELDS, POLICY_OPTIONS
+from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
+from jaxbyz.policies.options import NETWORK_OPTIONS
 from jaxbyz.registry import Registry
 
 TINY = dict(agents=3, hidden=(2,), N=3, B=2, horizon=4, trajectories=6)
@@ -115,7 +116,8 @@ def program(options: dict) -> str:
     Registry.revision += 1
     algorithm = build(resolve(**options), 2)
     state = jax.eval_shape(algorithm.init, jax.eval_shape(lambda: jax.random.key(0)))
-    coins = (algorithm.p if algorithm.period is None else None, algorithm.period)
+    settings = algorithm.settings
+    coins = (settings.p if settings.period is None else None, settings.period)
     return f"{coins} {jax.make_jaxpr(algorithm.step)(state, jax.ShapeDtypeStruct((), bool))}"
 
 
@@ -128,11 +130,13 @@ def test_options_without_effect_do_not_change_the_program(given, option, _, othe
 def test_every_need_can_be_unmet():
     """Every condition of every option has a case above, so that a new one comes with its test.
 
-    The policies of this package read all options of policies; `tests/policies/test_policies.py` registers one that does not.
+    The policies of this package read all options of networks; `tests/policies/test_policies.py` registers one that does
+    not.
     """
     for name, field in FIELDS.items():
-        for need in field.metadata["needs"] if name not in POLICY_OPTIONS else ():
-            unmet = [case for case in CASES if case[1] == name and not need.test(resolve(**case[0]))]
+        for need in field.metadata["needs"] if name not in NETWORK_OPTIONS else ():
+            cases = [resolve(**given) for given, option, *_ in CASES if option == name]
+            unmet = [config for config in cases if not need.test(config, config.traits)]
             assert unmet, f"{name}: no case in which it is not read because {need.otherwise!r}"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import jaxbyz as jb
 from jaxbyz.accelerate.platform import trace_for
-from jaxbyz.algorithms.base import run_key
+from jaxbyz.algorithms.agents import run_key
 from jaxbyz.cli import main
 from jaxbyz.environments import adapt, agent_params, environments, heterogeneous
 from jaxbyz.sampling import tabular_mdp as tabular
@@ -22,8 +22,8 @@ from jaxbyz.sampling.rollout import Episodes, collect
 
 ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
 OFFLINE = {"MNISTBandit-bsuite"}  # downloads its data
-PAGE = jb.Page(N=6, B=2, estimator=Estimator(gamma=0.9, horizon=tabular.HORIZON))
-SETTINGS = {"agents": 4, "byzantine": 1, "aggregator": "rfa", "optimizer": optax.sgd(0.1), "page": PAGE}
+SETTINGS = {"agents": 4, "byzantine": 1, "aggregator": "rfa", "optimizer": optax.sgd(0.1)}
+SETTINGS |= {"N": 6, "B": 2, "gamma": 0.9, "horizon": tabular.HORIZON}
 
 
 EVERYDAY = {"Acrobot-v1", "Pendulum-v1", "FourRooms-misc"}

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.algorithms.metrics import decentralised_bytes
+from jaxbyz.algorithms.metrics import Measured, decentralised_bytes
 from jaxbyz.components import make_agreement, make_attack
 from jaxbyz.protocol.agreements import Agreement, run_agreement
+from jaxbyz.protocol.channel import direct_channel
 from jaxbyz.protocol.committees import committee_size, committees, draw_committees, failure_probability
 from jaxbyz.protocol.exchange import Adversary, exchange
+from jaxbyz.sampling.page import Sampled
 
 KEY = jax.random.key(0)
 
@@ -87,4 +89,7 @@ def test_bytes_are_those_of_a_committee_and_bad_values_end_in_one_line():
     for attack in ("mimic-warmup:on=gradients", "mimic"):
         jb.build(jb.resolve(**twelve, attack=attack))
     one_gradient, one_round = 12 * 12 * 100 * 4, 12 * 6 * 100 * 4
-    assert float(decentralised_bytes(12, 100, jnp.float32(2), committee=6)) == one_gradient + 2 * one_round
+    agreement = make_agreement("committees:size=6,rule=mda", 12, 1)
+    sampled = Sampled(*[jnp.zeros(12)] * 5)
+    two_rounds = Measured(sampled, *[jnp.zeros(12)] * 4, exchanges=jnp.float32(1), rounds=jnp.int32(2))
+    assert float(decentralised_bytes(direct_channel(12), agreement, 100, two_rounds)) == one_gradient + 2 * one_round

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jaxbyz.protocol.delivery import Delivery
+from channel_helpers import begin, channel_of
 
 import jaxbyz as jb
 from jaxbyz.protocol.compression import compressors, int8, sign, top_k
@@ -45,39 +45,39 @@ def test_decoded_messages_in_closed_form():
 @pytest.mark.parametrize("name", NAMES)
 def test_feedback_loses_only_the_last_error(name):
     """Σ sent = Σ gradients − last residual, in NumPy; without feedback top-k never sends its small entries."""
-    delivery = Delivery(compression=compressors[name].build(5, 1))
-    forgetful = Delivery(compression=top_k(share=0.1, feedback=False))
+    channel, forgetful = channel_of(5, compression=name), channel_of(5, compression="top-k:share=0.1,feedback=false")
     mask, T = np.zeros(5, bool), 30
     gradients = 0.1 * np.random.default_rng(0).normal(size=(T, 5, 8)) + np.array([3.0] + [0.2] * 7)
     gradients = gradients.astype(np.float32)
 
-    def step(mail, inputs):
-        arrived, mail = delivery.draw(KEY, mask, mail).collect(inputs, mail)
-        return mail, arrived
+    def step(memory, inputs):
+        arrived, memory = channel.send(begin(channel, KEY, mask), inputs, memory)
+        return memory, arrived
 
     @jax.jit
     def run(gradients):
-        kept, _ = forgetful.draw(KEY, mask, ()).collect(gradients[0], ())
-        return *jax.lax.scan(step, delivery.no_mail(5, 8), gradients), kept
+        kept, _ = forgetful.send(begin(forgetful, KEY, mask), gradients[0], forgetful.init(5, 8))
+        return *jax.lax.scan(step, channel.init(5, 8), gradients), kept
 
-    mail, sent, kept = jax.device_get(run(gradients))
-    np.testing.assert_allclose(sent.sum(axis=0), gradients.sum(axis=0) - mail.residual, rtol=1e-4, atol=1e-4)
-    assert np.abs(mail.residual).max() < 15.0  # the sums grow to 90
-    assert forgetful.no_mail(5, 8) == ()
+    (residual, _), sent, kept = jax.device_get(run(gradients))
+    np.testing.assert_allclose(sent.sum(axis=0), gradients.sum(axis=0) - residual, rtol=1e-4, atol=1e-4)
+    assert np.abs(residual).max() < 15.0  # the sums grow to 90
+    assert forgetful.init(5, 8)[0].size == 0
     assert np.count_nonzero(kept[:, 1:]) == 0
 
 
 def test_byzantine_messages_are_brought_into_the_format_and_nan_stays_unusable():
+    channel = channel_of(3, compression="sign")
     messages = np.array([[1.0, 1.0], [1.0, 1.0], [100.0, 0.0]], np.float32)
     spoiled = np.array([[1.0, 1.0], [1.0, 1.0], [np.nan, np.nan]], np.float32)
 
     @jax.jit
     def run(messages, spoiled):
-        arrivals = Delivery(compression=sign()).draw(KEY, jnp.arange(3) == 2, ())
+        now, memory = begin(channel, KEY, jnp.arange(3) == 2), channel.init(3, 2)
         receiver = Receiver(messages[0], jnp.int32(0))
-        heard, robust = arrivals.heard(mean()), arrivals.heard(median())
+        heard, robust = (channel.hear_gradients(now, rule, memory) for rule in (mean(), median()))
         # Rounding depends on the coordinates; parameters are not compressed.
-        assert not heard.rotates and arrivals.heard(mean(), gradients=False).rotates
+        assert not heard.rotates and channel.hear_parameters(now, mean()).rotates
         return heard.apply(KEY, messages, receiver, ()).rows, robust.apply(KEY, spoiled, receiver, ()).rows
 
     rows, robust_rows = jax.device_get(run(messages, spoiled))
@@ -88,12 +88,11 @@ def test_byzantine_messages_are_brought_into_the_format_and_nan_stays_unusable()
 @pytest.mark.slow
 def test_a_federation_learns_from_signs_and_the_bytes_are_counted():
     env, policy = tabular.environment(), tabular.policy()
-    page = jb.Page(N=20, B=5, estimator=jb.Estimator(gamma=tabular.GAMMA, horizon=tabular.HORIZON))
-    options = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "aggregator": "rfa", "page": page, "p": 1.0}
+    options = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "aggregator": "rfa", "p": 1.0}
+    options |= {"N": 20, "B": 5, "gamma": tabular.GAMMA, "horizon": tabular.HORIZON}
     found = {}
     for name in ("none", "sign"):
-        delivery = Delivery(compression=compressors[name].build(5, 1))
-        algorithm = jb.byzpg(env, policy, **options, optimizer=optax.sgd(0.3), delivery=delivery)
+        algorithm = jb.byzpg(env, policy, **options, optimizer=optax.sgd(0.3), compression=name)
         run = jax.jit(lambda key, algorithm=algorithm: jb.train(algorithm, key, 150))(KEY)
         found[name] = float(tabular.value(run.run.state.parameters[0])), float(run.metrics.bytes_sent[0])
     assert found["sign"][0] > 2.3 and found["none"][0] > 2.3
@@ -113,24 +112,6 @@ def test_bad_values_end_in_one_line(compression, message):
         jb.build(jb.resolve(compression=compression))
 
 
-def test_momentum_is_the_moving_mean_of_the_gradients():
-    """Against a loop in NumPy; absent agents keep theirs, and β = 0 is no mail at all."""
-    delivery = Delivery(0.6, momentum=0.7)
-    assert Delivery(momentum=0.0).no_mail(5, 3) == ()
-    gradients = np.random.default_rng(0).normal(size=(12, 5, 3)).astype(np.float32)
-
-    def step(mail, inputs):
-        key, messages = inputs
-        arrivals = delivery.draw(key, jnp.zeros(5, bool), mail)
-        arrived, mail = arrivals.collect(messages, mail)
-        return mail, (arrived, arrivals.takes_part)
-
-    run = jax.jit(lambda g: jax.lax.scan(step, delivery.no_mail(5, 3), (jax.random.split(KEY, 12), g))[1])
-    arrived, here = jax.device_get(run(gradients))
-    momentum = [None] * 5
-    for t, k in np.ndindex(12, 5):
-        if here[t, k]:
-            momentum[k] = gradients[t, k] if momentum[k] is None else 0.7 * momentum[k] + 0.3 * gradients[t, k]
-            np.testing.assert_allclose(arrived[t, k], momentum[k], rtol=1e-4, atol=1e-5)
-    with pytest.raises(jb.UsageError, match=r"momentum=1.0: must be in \[0, 1\)"):
-        jb.resolve(momentum=1.0)
+def test_a_share_is_rounded_up_exactly():
+    """0.07 · 100 is a little more than 7 in floating-point arithmetic."""
+    assert [top_k(share=share).size(100) // 8 for share in (0.07, 0.29, 0.071)] == [7, 29, 8]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.protocol import exchange
+from jaxbyz.protocol import exchange as rounds
 from jaxbyz.protocol.agreements import diameter, run_agreement, theorem_rounds
 from jaxbyz.protocol.exchange import Adversary
 from jaxbyz.protocol.schedules import schedules
@@ -23,7 +23,7 @@ def exchange(rule, *lies, agents=K):
 
     @jax.jit
     def run(messages, mask):
-        return communication.exchange(KEY, rule, rule.init(agents, D), messages, Adversary(mask, *lies))
+        return rounds.exchange(KEY, rule, rule.init(agents, D), messages, Adversary(mask, *lies))
 
     return jax.device_get(run(MESSAGES[:agents], MASK[:agents]))
 
@@ -67,7 +67,7 @@ def test_many_receivers_in_turn_equal_all_at_once(monkeypatch):
 
     together = exchange(jb.mean(), forge, True)
     assert np.unique(together.rows[:, 0]).size == K
-    monkeypatch.setattr(communication, "RECEIVERS_AT_ONCE", 4)
+    monkeypatch.setattr(rounds, "RECEIVERS_AT_ONCE", 4)
     in_turn = exchange(jb.mean(), forge, True)
     np.testing.assert_allclose(together.rows, in_turn.rows, rtol=1e-5, atol=1e-6)
 
