@@ -26,8 +26,8 @@ def batch_all(size: int, batched: Any, tree: Any) -> Any:
         tree: the arguments of the batching rule.
     """
 
-    def leaf(x: Array, is_batched: bool) -> Array:
-        return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+    def leaf(x: Array | int, is_batched: bool) -> Array | int:
+        return x if is_batched else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
     return jax.tree.map(leaf, tree, batched)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.algorithms.base import State
 from jaxbyz.algorithms.settings import Settings
@@ -32,12 +32,12 @@ class Agents(NamedTuple):
     Attributes:
         sample: `(iteration, State) -> (Drawn, State)`, line 5 of Algorithm 2: a batch, and what agents learnt from it
             for themselves.
-        estimate: `(Drawn, θ [A, D], m) -> Sampled`, line 6: the estimate that message number m of the iteration holds.
+        estimate: `(iteration, Drawn, θ [A, D]) -> Sampled`, line 6: the estimates that the messages of the agents hold.
         optimise: `(iteration, State, v [A, D], own estimates [A, D]) -> State`, line 8: a step along the aggregates v.
     """
 
     sample: Callable[[Iteration, State], tuple[Drawn, State]]
-    estimate: Callable[[Drawn, Float[Array, "A D"], Int[Array, ""] | int], Sampled]
+    estimate: Callable[[Iteration, Drawn, Float[Array, "A D"]], Sampled]
     optimise: Callable[[Iteration, State, Float[Array, "A D"], Float[Array, "A D"]], State]
 
 
@@ -49,6 +49,9 @@ def make_agents(environment: Environment, settings: Settings, attack: Attack, sa
         drawn = sampling.either(now.coin, sampling_inputs(environment, settings, attack, now, state))
         return drawn, state._replace(private=drawn.private)
 
+    def estimate(now: Iteration, drawn: Drawn, theta: Array) -> Sampled:
+        return sampling.estimate(drawn, theta, now.index)
+
     def optimise(now: Iteration, state: State, v: Array, own: Array) -> State:
         updates, optimizer_state = jax.vmap(optimizer.update)(-v, state.optimizer, state.parameters)  # uphill
         proposed = optax.apply_updates(state.parameters, updates)
@@ -56,7 +59,7 @@ def make_agents(environment: Environment, settings: Settings, attack: Attack, sa
         anchor, estimate = next_anchor(settings, now.coin, state, proposed, estimate)
         return state._replace(parameters=proposed, optimizer=optimizer_state, anchor=anchor, estimate=estimate)
 
-    return Agents(sample, sampling.estimate, optimise)
+    return Agents(sample, estimate, optimise)
 
 
 def sampling_inputs(

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import cond_on_coin
 from jaxbyz.algorithms.absent_agents import with_absent_agents
 from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, make_agents, previous_estimate
 from jaxbyz.algorithms.base import Algorithm, State
-from jaxbyz.algorithms.metrics import Measured, Metrics, central_bytes, iteration_metrics
-from jaxbyz.algorithms.rounds import Exchange, Parts, Received, make_parts, repeat
+from jaxbyz.algorithms.metrics import Measured, transferred_with_server
+from jaxbyz.algorithms.rounds import Exchange, Parts, Received, make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.algorithms.traits import FEW_READ, Traits, algorithm
 from jaxbyz.components import checked_rule
@@ -132,28 +132,25 @@ def server_algorithm(
         shares = jnp.zeros((1, K))
         return Received(drawn.sampled.estimate, shares, sampled, jnp.bool_(False), drawn.measured), state
 
-    def step(state: State, coin: Array, places: Places = Places(K)) -> tuple[State, Metrics]:
-        now = parts.begin(state, coin, places)
+    def lines(now: Iteration, state: State) -> tuple[State, Measured]:
         if not server_alone:
             drawn, state = ask_workers(now, state)  # lines 5 and 6
 
-        def one_message(state: State, index: Int[Array, ""] | int) -> tuple[State, Measured]:
-            message = now.message(index, state.attack_memory)
+        def one_message(now: Iteration, state: State) -> tuple[State, Measured]:
             # Lines 4 to 13: v_t ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)) if c_t = 1, from the server alone otherwise.
             if server_alone:
-                v, state = cond_on_coin(coin, from_workers, from_server, message, state)
+                v, state = cond_on_coin(now.coin, from_workers, from_server, now, state)
             else:
-                v_tilde = workers.estimate(drawn, as_workers(state, places.per_device).parameters, index)
-                v, state = aggregate(message, state, v_tilde)
+                v_tilde = workers.estimate(now, drawn, as_workers(state, now.places.per_device).parameters)
+                v, state = aggregate(now, state, v_tilde)
             # Line 14: θ_{t+1} = θ_t + η v_t, or the step of another optimizer.
-            state = own.optimise(message, state, v)
+            state = own.optimise(now, state, v)
             return state, measure_server(v, state)
 
         # Lines 4 to 14 are repeated if the batch is used more than once.
-        state, measured = repeat(settings.messages, one_message, state)
-        transferred = central_bytes(places, parts.channel, D, settings.messages, measured)
-        return state._replace(step=now.step + 1), iteration_metrics(settings, now, measured, transferred)
+        return repeat(settings.messages, one_message, now, state)
 
+    step = make_step(settings, parts, lines, transferred_with_server(parts.channel, D, settings.messages))
     return Algorithm(init, step, settings, policy, environment, central=True)
 
 

@@ -6,22 +6,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from jaxbyz.algorithms.absent_agents import with_absent_agents, with_absent_receivers
 from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, make_agents
 from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.local_steps import with_local_steps
-from jaxbyz.algorithms.metrics import (
-    Bytes,
-    Measured,
-    Metrics,
-    decentralised_bytes,
-    decentralised_moved,
-    finite_rows,
-    iteration_metrics,
-)
-from jaxbyz.algorithms.rounds import Agree, Exchange, Parts, Protocol, Received, make_parts, repeat
+from jaxbyz.algorithms.metrics import Measured, finite_rows, transferred_between_agents
+from jaxbyz.algorithms.rounds import Agree, Exchange, Parts, Protocol, Received, make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.algorithms.traits import Traits, algorithm
 from jaxbyz.components import checked_rule, make_agreement
@@ -29,7 +21,6 @@ from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreed, Agreement, run_agreement
-from jaxbyz.protocol.channel import sized
 from jaxbyz.protocol.exchange import copies, exchange, omniscient_view
 from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import Places
@@ -62,38 +53,26 @@ def decentralised_algorithm(environment: Environment, policy: Policy, settings: 
             channel=parts.channel.init(K, D),
         )  # fmt: skip
 
-    def step(state: State, coin: Array, places: Places = Places(K)) -> tuple[State, Metrics]:
-        now = parts.begin(state, coin, places)
+    def lines(now: Iteration, state: State) -> tuple[State, Measured]:
         # Line 5: sample M = N or B trajectories.
         drawn, state = agents.sample(now, state)
 
-        def one_message(state: State, index: Int[Array, ""] | int) -> tuple[State, Measured]:
-            message = now.message(index, state.attack_memory)
+        def one_message(now: Iteration, state: State) -> tuple[State, Measured]:
             # Line 6: estimate ṽ_t^(k).
-            v_tilde = agents.estimate(drawn, state.parameters, index)
+            v_tilde = agents.estimate(now, drawn, state.parameters)
             # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
-            v, state = protocol.exchange(message, state, v_tilde)
+            v, state = protocol.exchange(now, state, v_tilde)
             # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
-            proposed = agents.optimise(message, state, v.rows, v_tilde.estimate)
+            proposed = agents.optimise(now, state, v.rows, v_tilde.estimate)
             # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
-            agreed = protocol.agree(message, proposed)
-            return proposed._replace(parameters=agreed.parameters), measure(places, v, proposed, agreed)
+            agreed = protocol.agree(now, proposed)
+            return proposed._replace(parameters=agreed.parameters), measure(now.places, v, proposed, agreed)
 
         # Lines 6 to 9 are repeated if the batch is used more than once.
-        state, measured = repeat(settings.messages, one_message, state)
-        transferred = Bytes(
-            decentralised_bytes(parts.channel, agreement, D, measured),
-            decentralised_moved(places, sized(rule, parts.channel.voters), D, settings.messages, gathers(measured)),
-        )
-        return state._replace(step=now.step + 1), iteration_metrics(settings, now, measured, transferred)
+        return repeat(settings.messages, one_message, now, state)
 
-    def gathers(measured: Measured) -> Array | float:
-        """Return how often devices gather parameters, which they also do where local steps make no use of them."""
-        if agreement is None or agreement.tolerance is not None:
-            return measured.rounds
-        return float(agreement.rounds * settings.messages)
-
-    return Algorithm(init, step, settings, policy, environment)
+    transferred = transferred_between_agents(parts.channel, rule, agreement, D, settings.messages)
+    return Algorithm(init, make_step(settings, parts, lines, transferred), settings, policy, environment)
 
 
 class Composition(NamedTuple):

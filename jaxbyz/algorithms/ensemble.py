@@ -7,13 +7,13 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from jaxbyz.algorithms.agents import initial_private, initial_state, make_agents
 from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.byzpg import SERVER_LIMIT, worker_sampler
-from jaxbyz.algorithms.metrics import Measured, Metrics, central_bytes, iteration_metrics
-from jaxbyz.algorithms.rounds import make_parts, repeat
+from jaxbyz.algorithms.metrics import Measured, transferred_with_server
+from jaxbyz.algorithms.rounds import make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.algorithms.traits import FEW_READ, WITHOUT_CHANNEL, Traits, algorithm
 from jaxbyz.components import group_members, make_group_rules
@@ -82,19 +82,18 @@ def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Al
             private=initial_private(sampling, key, places.per_device),
         ))  # fmt: skip
 
-    def step(state: State, coin: Array, places: Places = Places(K)) -> tuple[State, Metrics]:
-        now = parts.begin(state, coin, places)
+    def lines(now: Iteration, state: State) -> tuple[State, Measured]:
+        places = now.places
         first_memory = now._replace(memory=state.attack_memory[0])  # the choice of the attack is that of all groups
         drawn, sampled_state = agents.sample(first_memory, of_agents(state, places))
         state = state._replace(private=sampled_state.private)
 
-        def one_message(state: State, index: Int[Array, ""] | int) -> tuple[State, Measured]:
-            message = now.message(index, state.attack_memory)
-            v_tilde = places.gather(agents.estimate(drawn, of_agents(state, places).parameters, index))
+        def one_message(now: Iteration, state: State) -> tuple[State, Measured]:
+            v_tilde = places.gather(agents.estimate(now, drawn, of_agents(state, places).parameters))
             rows, shares, rule_states, memories = [], jnp.zeros((G, K)), [], []
             for g, own in enumerate(members):  # v^(g) ← Aggregate of the messages of group g
-                key = jax.random.fold_in(message.keys.gradients, g)
-                adversary = parts.on_gradients(message._replace(mask=now.mask[own], memory=state.attack_memory[g]))
+                key = jax.random.fold_in(now.keys.gradients, g)
+                adversary = parts.on_gradients(now._replace(mask=now.mask[own], memory=state.attack_memory[g]))
                 messages = v_tilde.estimate[own]
                 v, view = exchange_with_server(key, rules[g], state.rules[g], messages, adversary, no_own_batch)
                 rows.append(v.rows[0])
@@ -103,7 +102,7 @@ def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Al
                 memories.append(attack.remember(view))
             v_all = jnp.stack(rows)
             # θ^(g) ← θ^(g) + η v^(g), or the step of another optimizer
-            groups = agents.optimise(message, in_groups(state), v_all, v_all)
+            groups = agents.optimise(now, in_groups(state), v_all, v_all)
             following = groups._replace(rules=tuple(rule_states), attack_memory=tuple(memories))
             norms = jnp.linalg.norm(v_all, axis=1)
             return in_one_row(following), Measured(
@@ -111,9 +110,8 @@ def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Al
                 jnp.float32(1.0), jnp.int32(0),
             )  # fmt: skip
 
-        state, measured = repeat(settings.messages, one_message, state)
-        transferred = central_bytes(places, parts.channel, D, settings.messages, measured)
-        return state._replace(step=now.step + 1), iteration_metrics(settings, now, measured, transferred)
+        return repeat(settings.messages, one_message, now, state)
 
+    step = make_step(settings, parts, lines, transferred_with_server(parts.channel, D, settings.messages))
     joint = voting(policy, environment.actions, G)
     return Algorithm(init, step, settings, joint, environment, central=True)

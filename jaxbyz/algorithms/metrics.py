@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxbyz.protocol.agreements import Agreement, diameter
-from jaxbyz.protocol.channel import Channel
+from jaxbyz.protocol.channel import Channel, sized
 from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import FLOAT_BYTES, Places
 from jaxbyz.rules import Rule
@@ -150,6 +151,35 @@ def finite_rows(vectors: Float[Array, "K D"]) -> Bool[Array, " K"]:
     return jnp.all(jnp.isfinite(vectors), axis=1)
 
 
+Transferred = Callable[[Places, Measured], Bytes]
+
+
+def transferred_between_agents(
+    channel: Channel, rule: Rule, agreement: Agreement | None, D: int, messages: int
+) -> Transferred:
+    """Return how many bytes an iteration without a server takes.
+
+    Args:
+        channel: how messages travel.
+        rule: the rule for gradients.
+        agreement: how agents agree on parameters.
+        D: the number of parameters.
+        messages: how many messages an iteration has.
+    """
+
+    def gathers(measured: Measured) -> Array | float:
+        """Return how often devices gather parameters, which they also do where local steps make no use of them."""
+        if agreement is None or agreement.tolerance is not None:
+            return measured.rounds
+        return float(agreement.rounds * messages)
+
+    def transferred(places: Places, measured: Measured) -> Bytes:
+        moved = decentralised_moved(places, sized(rule, channel.voters), D, messages, gathers(measured))
+        return Bytes(decentralised_bytes(channel, agreement, D, measured), moved)
+
+    return transferred
+
+
 def decentralised_bytes(channel: Channel, agreement: Agreement | None, D: int, measured: Measured) -> Array:
     """Return the bytes sent without a server: gradients, and parameters in every round, from each agent to each.
 
@@ -175,11 +205,16 @@ def decentralised_moved(places: Places, rule: Rule, D: int, messages: int, round
     return places.bytes_moved(places.per_device * per_agent + shown)
 
 
-def central_bytes(places: Places, channel: Channel, D: int, messages: int, measured: Measured) -> Bytes:
-    """Return the bytes with a server: parameters to every worker, and gradients back where the workers sampled.
+def transferred_with_server(channel: Channel, D: int, messages: int) -> Transferred:
+    """Return how many bytes an iteration with a server takes: parameters to every worker, and sampled gradients back.
 
     Between devices only estimates are moved, because every device holds a copy of the server's state.
     """
     workers = channel.present
-    sent = float(messages * workers * D * FLOAT_BYTES) + measured.exchanges * float(workers * channel.message_bytes(D))
-    return Bytes(sent, measured.exchanges * places.bytes_moved(places.per_device * (D + SUMMARY_FLOATS)))
+
+    def transferred(places: Places, measured: Measured) -> Bytes:
+        parameters = float(messages * workers * D * FLOAT_BYTES)
+        sent = parameters + measured.exchanges * float(workers * channel.message_bytes(D))
+        return Bytes(sent, measured.exchanges * places.bytes_moved(places.per_device * (D + SUMMARY_FLOATS)))
+
+    return transferred

@@ -1,4 +1,4 @@
-"""What the algorithms share around their lines: how an iteration begins, its messages, and the federation's parts."""
+"""What algorithms share around their lines: the parts of a federation, how an iteration begins, and its messages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxbyz.algorithms.base import State
-from jaxbyz.algorithms.metrics import Measured
+from jaxbyz.algorithms.metrics import Measured, Metrics, Transferred, iteration_metrics
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_attack
@@ -94,29 +94,48 @@ class Protocol(NamedTuple):
     agree: Agree
 
 
-# (state, number of the message) -> (next state, what the metrics need to know)
-OneMessage = Callable[[State, Int[Array, ""] | int], tuple[State, Measured]]
+Lines = Callable[[Iteration, State], tuple[State, Measured]]
 
 
-def repeat(messages: int, one_message: OneMessage, state: State) -> tuple[State, Measured]:
+def make_step(settings: Settings, parts: Parts, lines: Lines, transferred: Transferred) -> Callable[..., Any]:
+    """Return an iteration, `(State, coin, places) -> (State, Metrics)`, from the lines of an algorithm.
+
+    Args:
+        settings: the settings of the iteration.
+        parts: what the federation is built from.
+        lines: what the algorithm does.
+        transferred: the bytes that it sends.
+    """
+
+    def step(state: State, coin: Array, places: Places = Places(settings.agents)) -> tuple[State, Metrics]:
+        now = parts.begin(state, coin, places)
+        state, measured = lines(now, state)
+        metrics = iteration_metrics(settings, now, measured, transferred(places, measured))
+        return state._replace(step=now.step + 1), metrics
+
+    return step
+
+
+def repeat(messages: int, one_message: Lines, now: Iteration, state: State) -> tuple[State, Measured]:
     """Send `messages` messages in turn; the program of one message is compiled once.
 
     Rounds and messages are counted, norms and shares are averaged, and a proposal is finite if it was so every time.
 
     Args:
         messages: how many messages there are: one for each use of the batch.
-        one_message: the lines of the algorithm that follow the sampling. Its second argument is the number of the
-            message, which is the constant 0 if there is only one.
+        one_message: the lines of the algorithm that follow the sampling.
+        now: the iteration.
         state: the state after sampling.
     """
     if messages == 1:
-        return one_message(state, 0)
+        return one_message(now.message(0, state.attack_memory), state)
 
     def following(index: Array, carry: tuple[State, Measured]) -> tuple[State, Measured]:
-        state, measured = one_message(carry[0], index)
-        return state, carry[1].followed_by(measured)
+        state, measured = carry
+        state, new = one_message(now.message(index, state.attack_memory), state)
+        return state, measured.followed_by(new)
 
-    shapes: Any = jax.eval_shape(one_message, state, jnp.int32(0))[1]
+    shapes: Any = jax.eval_shape(one_message, now.message(jnp.int32(0), state.attack_memory), state)[1]
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     start = zeros._replace(finite_proposals=jnp.ones_like(zeros.finite_proposals))
     state, total = jax.lax.fori_loop(0, messages, following, (state, start))

@@ -22,7 +22,7 @@ from jaxbyz.federation.keys import Federation
 from jaxbyz.federation.state_vectors import layout_of
 from jaxbyz.protocol.agreements import agree_once
 from jaxbyz.protocol.exchange import copies, receive, round_keys
-from jaxbyz.protocol.iteration import Iteration, iteration_keys, message_keys
+from jaxbyz.protocol.iteration import Iteration, iteration_keys
 from jaxbyz.protocol.placement import OnePlace, Places
 from jaxbyz.rules import Rule, check_rule
 from jaxbyz.runs.plan import Plan, make_plan
@@ -98,9 +98,10 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
         raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
 
     def now(state: State, coin: Array | bool, m: Array | int, index: Array) -> Iteration:
-        keys = message_keys(iteration_keys(state.key, state.step, K), m if settings.messages > 1 else 0)
+        keys = iteration_keys(state.key, state.step, K)
         mask = (jnp.arange(K) == index) & (attack != "none")
-        return Iteration(state.step, jnp.asarray(coin), keys, mask, OnePlace(K, K, index), state.attack_memory)
+        this = Iteration(state.step, jnp.asarray(coin), keys, mask, OnePlace(K, K, index))
+        return this.message(m if settings.messages > 1 else 0, state.attack_memory)
 
     def sample(state: State, coin: Array, index: Array) -> Drawn:
         return agents.sample(now(state, coin, 0, index), state)[0]
@@ -126,7 +127,7 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
         plan,
         jax.jit(init)(plan.keys[0]),
         jax.jit(sample),
-        jax.jit(agents.estimate),
+        jax.jit(sampling.estimate),
         jax.jit(propose),
         jax.jit(agree),
         settings.messages,
