@@ -67,7 +67,7 @@ def test_defaults_follow_the_environment():
 
 def test_every_published_row_has_the_options_of_its_preset():
     """The table of docs/tasks.md shows what today's presets reach."""
-    script = runpy.run_path(str(BENCHMARKS / "tasks.py"))
+    script = runpy.run_path(str(BENCHMARKS / "learning" / "tasks.py"))
     tasks, rows = script["TASKS"], script["ROWS"]
     published = [json.loads(path.read_text()) for path in sorted((BENCHMARKS / "results" / "tasks").glob("*.json"))]
     assert {record["task"] for record in published} == set(tasks)

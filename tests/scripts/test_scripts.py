@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+TASKS = BENCHMARKS / "learning" / "tasks.py"
+sys.path.insert(0, str(BENCHMARKS / "learning"))
 
 
 @pytest.mark.slow
 def test_the_speed_of_batches_and_iterations_is_measured(tmp_path):
     out = tmp_path / "speed.json"
-    command = [sys.executable, str(BENCHMARKS / "speed.py"), "--rounds", "1", "--out", str(out)]
+    command = [sys.executable, str(BENCHMARKS / "speed" / "against_plain.py"), "--rounds", "1", "--out", str(out)]
     subprocess.run(command, check=True, timeout=900)
     report = json.loads(out.read_text())
     assert {row["episodes"] for row in report["batches"]} == {"full", "fresh"}
@@ -38,7 +39,7 @@ def test_the_seeds_of_a_task_are_merged(tmp_path):
 
     def merge(*folders: Path) -> subprocess.CompletedProcess:
         options = ["--merge", *map(str, folders), "--out", str(tmp_path / "out")]
-        return subprocess.run([sys.executable, str(BENCHMARKS / "tasks.py"), *options], text=True, capture_output=True)
+        return subprocess.run([sys.executable, str(TASKS), *options], text=True, capture_output=True)
 
     del published["config"]["critic_parts"]  # as in a file that is older than this option
     late, early, overlapping = write_part(4, 10, critic_parts=1), write_part(0, 4), write_part(3, 10, critic_parts=2)
@@ -60,7 +61,7 @@ def test_rows_of_tasks_are_trained_side_by_side(tmp_path):
             os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
     def train(folder: Path, *more: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, str(BENCHMARKS / "tasks.py"), *options, "--out", str(folder), *more]
+        command = [sys.executable, str(TASKS), *options, "--out", str(folder), *more]
         return subprocess.run(command, text=True, capture_output=True, timeout=900, preexec_fn=use_one_core)
 
     def rows(folder: Path) -> dict[str, list[list[float]]]:

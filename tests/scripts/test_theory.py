@@ -1,4 +1,4 @@
-"""The mathematics and the pictures of benchmarks/theory.py."""
+"""The mathematics and the pictures of benchmarks/theory/measure.py."""
 
 import json
 import sys
@@ -12,11 +12,11 @@ import pytest
 from jaxbyz.sampling import tabular_mdp
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.insert(0, str(BENCHMARKS / "theory"))
 
-import theory_convergence as convergence  # noqa: E402
-import theory_pictures as pictures  # noqa: E402
-import theory_problem as problem  # noqa: E402
+import convergence  # noqa: E402
+import pictures  # noqa: E402
+import problem  # noqa: E402
 
 CONSTANTS = problem.Constants(sigma2=16.0, C_p=88.0, L=0.9, gap=0.3)
 
