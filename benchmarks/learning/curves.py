@@ -1,23 +1,23 @@
 """Learning curves of named configurations: the evidence behind the presets and the claims in the README.
 
     python benchmarks/learning/curves.py --list
-    python benchmarks/learning/curves.py decbyzpg-avg-zero page-pg --seeds 5 --out benchmarks/results/learning
+    python benchmarks/learning/curves.py decbyzpg-avg-zero page-pg --seeds 5 --out curves.jsonl.gz
     python benchmarks/learning/curves.py --table
 
-Each configuration has one small JSON file with its options, the machine, the smoothed return of every seed, and the
-time. Configurations whose file exists are skipped, so an interrupted call can be repeated.
+Each configuration has one row in the results, with its options, the machine, the smoothed return of every seed, and the
+time. Configurations that have a row are skipped, so an interrupted call can be repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxbyz.files import add_row, read_rows
 from jaxbyz.report.plots import draw_curve, figure, save
 from jaxbyz.report.statistics import first_reached
 
@@ -95,54 +95,47 @@ SEARCH: dict[str, dict] = {
 }
 
 
-def train(name: str, options: dict[str, Any], seeds: int, trajectories: int | None, out: Path) -> None:
-    """Train one configuration and write its file, unless it exists."""
-    from jaxbyz.configuration.resolving import resolve
-    from jaxbyz.files import write_json
-    from jaxbyz.report.tables import summarise
-    from jaxbyz.reproduction.result_files import train_and_record
+Record = dict[str, Any]
 
-    path = out / f"{name}.json"
-    if path.exists():
-        return
+
+def train(name: str, options: dict[str, Any], seeds: int, trajectories: int | None, out: Path) -> None:
+    """Train one configuration and add its row."""
+    from jaxbyz.configuration.resolving import resolve
+    from jaxbyz.report.tables import summarise
+    from jaxbyz.reproduction.training_results import train_and_record
+
     options = {**options, "seeds": seeds}
     if trajectories is not None:
         options["trajectories"] = trajectories
     metrics, record = train_and_record({name: resolve(options.pop("preset", "cartpole-steady"), **options)})[name]
     stride = max(1, len(record["trajectories"]) // 20)
-    diameters = metrics["diameter"].max(axis=0)[::stride]
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(
-        path,
-        {
-            **record,
-            "command": f"python benchmarks/learning/curves.py {name} --seeds {seeds}",
-            "summary": summarise(metrics),
-            "diameter": [round(float(value), 6) for value in diameters],
-        },
-    )
-    print(name, table_row(path), flush=True)
+    record |= {
+        "command": f"python benchmarks/learning/curves.py {name} --seeds {seeds}",
+        "summary": summarise(metrics),
+        "diameter": [round(float(value), 6) for value in metrics["diameter"].max(axis=0)[::stride]],
+    }
+    add_row(out, record)
+    print(name, table_row(record), flush=True)
 
 
-def read_curve(path: Path) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return trajectories `[G]`, returns `[seeds, G]` and the seconds of the training."""
-    data = json.loads(path.read_text())
-    return np.array(data["trajectories"]), np.array(data["return"]), data["seconds"]
+def curve(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    """Return trajectories `[G]` and returns `[seeds, G]`."""
+    return np.array(record["trajectories"]), np.array(record["return"])
 
 
-def table_row(path: Path) -> str:
+def table_row(record: Record) -> str:
     """Format mean return at four points and at the end, the worst seed, trajectories to three levels, and the time."""
-    x, y, seconds = read_curve(path)
+    x, y = curve(record)
     mean = y.mean(axis=0)
     cells = [f"{mean[np.searchsorted(x, at)]:6.1f}" if at <= x[-1] else "     –" for at in (1000, 2000, 4000, 8000)]
     cells += [f"{mean[-1]:6.1f}", f"{y[:, -1].min():6.1f}"]
     for level in (400, 450, 475):
         reached_at = first_reached(x, mean, level)
         cells.append("    –" if np.isnan(reached_at) else f"{int(reached_at):5d}")
-    return " | ".join([*cells, f"{seconds:6.1f} s"])
+    return " | ".join([*cells, f"{record['seconds']:6.1f} s"])
 
 
-def draw_attacks(folder: Path) -> Any:
+def draw_attacks(records: dict[str, Record]) -> Any:
     """Draw one panel per attack: DecByzPG, the naive Dec-PAGE-PG, one agent alone, and the best preset."""
     shown = {
         "decbyzpg-{}": "DecByzPG",
@@ -153,9 +146,8 @@ def draw_attacks(folder: Path) -> Any:
     drawing, panels = figure(3, width=10.5, height=3.7, sharey=True)
     for axes, attack in zip(panels, ATTACKS, strict=True):
         for pattern, label in shown.items():
-            path = folder / f"{pattern.format(attack)}.json"
-            if path.exists():
-                draw_curve(axes, *read_curve(path)[:2], label)
+            if record := records.get(pattern.format(attack)):
+                draw_curve(axes, *curve(record), label)
         axes.set_title(attack)
         axes.set_xlabel("trajectories per agent")
     panels[0].set_ylabel("honest return")
@@ -166,7 +158,7 @@ def draw_attacks(folder: Path) -> Any:
     return drawing
 
 
-def draw_named(folder: Path, names: list[str]) -> Any:
+def draw_named(records: dict[str, Record], names: list[str]) -> Any:
     """Draw one panel per named configuration, with the means of the others in grey; titles omit the common prefix."""
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
@@ -174,7 +166,7 @@ def draw_named(folder: Path, names: list[str]) -> Any:
         columns, rows, width=1 + 2.6 * columns, height=0.8 + 2.2 * rows, sharex=True, sharey=True, squeeze=False
     )
     common = os.path.commonprefix(names)  # noqa: RUF071 (names, not paths)
-    curves = {name: read_curve(folder / f"{name}.json")[:2] for name in names}
+    curves = {name: curve(records[name]) for name in names}
     for axes, name in zip(panels.flat, names, strict=False):
         for x, y in curves.values():
             axes.plot(x, y.mean(axis=0), color="0.8", linewidth=0.8)
@@ -186,7 +178,7 @@ def draw_named(folder: Path, names: list[str]) -> Any:
     drawing.supylabel("honest return", fontsize=10)
     seeds = len(next(iter(curves.values()))[1])
     setting = common.rstrip("-") + ": " if common else ""
-    configs = [json.loads((folder / f"{name}.json").read_text())["config"] for name in names]
+    configs = [records[name]["config"] for name in names]
     described = {f"{c['algorithm']}, {c['agents']} agents, {c['byzantine']} Byzantine; " for c in configs}
     federation = described.pop() if len(described) == 1 else ""
     shown = f"mean ± standard deviation over {seeds} seeds; grey: the other panels' means"
@@ -199,27 +191,28 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="configurations (default: all)")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trajectories", type=int, help="per agent (default: those of the preset)")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning"), help="folder of the files")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/learning.jsonl.gz"), help="the results")
     parser.add_argument("--list", action="store_true", help="list the configurations")
-    parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
-    parser.add_argument("--plot", type=Path, help="draw the README's picture, or the named curves, from the folder")
+    parser.add_argument("--table", action="store_true", help="print a table of the results")
+    parser.add_argument("--plot", type=Path, help="draw the README's picture, or the named curves, from the results")
     arguments = parser.parse_args()
-    known = configurations()
+    known, names = configurations(), arguments.names
+    records = {record["name"]: record for record in read_rows(arguments.out)}
     if arguments.list:
         print("\n".join(known))
     elif arguments.table:
         print(f"{'name':<28} |   1000 |   2000 |   4000 |   8000 |    end |  worst | to 400 | to 450 | to 475")
-        for path in sorted(arguments.out.glob("*.json")):
-            print(f"{path.stem:<28} | {table_row(path)}")
+        for name, record in records.items():
+            print(f"{name:<28} | {table_row(record)}")
     elif arguments.plot:
-        folder, names = arguments.out, arguments.names
-        save(draw_named(folder, names) if names else draw_attacks(folder), arguments.plot)
+        save(draw_named(records, names) if names else draw_attacks(records), arguments.plot)
     else:
         from jaxbyz.accelerate.setup import prepare
 
         prepare()
-        for name in arguments.names or known:
-            train(name, known[name], arguments.seeds, arguments.trajectories, arguments.out)
+        for name in names or known:
+            if name not in records:
+                train(name, known[name], arguments.seeds, arguments.trajectories, arguments.out)
 
 
 if __name__ == "__main__":

@@ -17,19 +17,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import jaxbyz as jb
 from jaxbyz.attacks.environment import random_action
 from jaxbyz.files import write_json
 from jaxbyz.runs.run_folder import describe_environment
-from jaxbyz.sampling.page import sampler
+from jaxbyz.sampling.page import Sampled, Sampler, sampler
+from jaxbyz.sampling.scoring import SamplingInputs
 
 AGENTS, BYZANTINE, EPISODES, ITERATIONS = 13, 3, 96, 20
-
-
-def page_with(baseline: str) -> jb.Page:
-    return jb.Page(N=EPISODES, B=32, estimator=jb.Estimator(gamma=0.999, horizon=1000, baseline=baseline))
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -52,23 +48,22 @@ def measure(seeds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Return the comparisons by training and baseline, and the mean honest returns."""
     environment = jb.make_environment("LunarLander-v3")
     policy = jb.mlp_policy(environment, (64, 64), output_activation="tanh")
-    trained = jb.dec_page_pg(
-        environment, policy, agents=AGENTS, optimizer=optax.adam(1e-3), page=page_with("leave-one-out"), p=1.0
-    )
+    sampling = {"N": EPISODES, "p": 1.0, "horizon": 1000}
+    trained = jb.dec_page_pg(environment, policy, agents=AGENTS, baseline="leave-one-out", **sampling)
     train = jax.jit(lambda key: jb.train(trained, key, ITERATIONS).run.state.parameters[0])
     acts_at_random = random_action().interference(environment.actions)
     mask = jnp.arange(AGENTS) < BYZANTINE
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     draw: dict[str, Any] = {}
     for baseline in ("none", "leave-one-out"):
-        sample = sampler(environment, policy, page_with(baseline), acts_at_random, always_large=True)
-        draw[baseline] = jax.jit(
-            lambda theta, key, mask, sample=sample: (
-                sample.large(
-                    jnp.tile(theta, (AGENTS, 1)), jax.random.split(key, AGENTS), mask, None, sample.init(key)
-                ).sampled
-            )
-        )
+        sample = sampler(environment, policy, jb.Sampling(baseline=baseline, **sampling), acts_at_random)
+
+        def sampled(theta: jax.Array, key: jax.Array, mask: jax.Array, sample: Sampler = sample) -> Sampled:
+            theta = jnp.tile(theta, (AGENTS, 1))
+            inputs = SamplingInputs(theta, theta, theta, jax.random.split(key, AGENTS), mask, {}, sample.init(key))
+            return sample.large(inputs).sampled
+
+        draw[baseline] = jax.jit(sampled)
     for seed in range(seeds):
         key = jax.random.key(seed)
         for when, theta in (("initial policy", policy.init(key)), (f"after {ITERATIONS} batches", train(key))):

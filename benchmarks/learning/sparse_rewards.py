@@ -20,9 +20,8 @@ import numpy as np
 import jaxbyz as jb
 from jaxbyz.files import write_json
 from jaxbyz.runs.run_folder import describe_environment
-from jaxbyz.sampling.critic import CriticSettings
-from jaxbyz.sampling.estimators import Estimator
-from jaxbyz.sampling.page import Page, sampler
+from jaxbyz.sampling.page import sampler
+from jaxbyz.sampling.scoring import SamplingInputs
 
 AGENTS, BYZANTINE, EPISODES, HORIZON, BATCHES = 13, 3, 8, 500, 3
 RULES = ("rfa", "caf", "trimmed-mean", "nnm+rfa", "bucketing+rfa", "krum")
@@ -33,11 +32,9 @@ def batches(baseline: str, seeds: int) -> tuple[np.ndarray, np.ndarray]:
     environment = jb.make_environment("Acrobot-v1")
     policy = jb.mlp_policy(environment, (32, 32))
     advantages = "normalised" if baseline == "critic" else "plain"
-    estimator = Estimator(gamma=0.99, horizon=HORIZON, baseline=baseline, advantages=advantages)
-    page = Page(N=EPISODES, B=EPISODES, estimator=estimator, critic=CriticSettings())
-    sample = sampler(environment, policy, page, None, always_large=True)
-    mask = jnp.zeros(AGENTS, bool)
-    large = jax.jit(lambda theta, keys, critics: sample.large(theta, keys, mask, None, critics))
+    settings = jb.Sampling(N=EPISODES, p=1.0, gamma=0.99, horizon=HORIZON, baseline=baseline, advantages=advantages)
+    sample = sampler(environment, policy, settings)
+    large, honest = jax.jit(sample.large), jnp.zeros(AGENTS, bool)
     messages, returns = [], []
     for seed in range(seeds):
         key = jax.random.key(seed)
@@ -45,8 +42,9 @@ def batches(baseline: str, seeds: int) -> tuple[np.ndarray, np.ndarray]:
         start = sample.init(key)
         critics = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (AGENTS, *jnp.shape(leaf))), start)
         for t in range(BATCHES if baseline == "critic" else 1):
-            drawn = large(theta, jax.random.split(jax.random.fold_in(key, t), AGENTS), critics)
-            critics = drawn.critic
+            keys = jax.random.split(jax.random.fold_in(key, t), AGENTS)
+            drawn = large(SamplingInputs(theta, theta, theta, keys, honest, {}, critics))
+            critics = drawn.private
         messages.append(np.asarray(drawn.sampled.estimate))
         returns.append(np.asarray(drawn.sampled.returns))
     return np.stack(messages), np.stack(returns)

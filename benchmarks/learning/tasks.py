@@ -1,25 +1,25 @@
 """All tasks under attack: the table of docs/tasks.md, and the trials of docs/tuning.md.
 
     python benchmarks/learning/tasks.py --list
-    python benchmarks/learning/tasks.py pendulum acrobot --seeds 10 --out results
-    python benchmarks/learning/tasks.py pendulum --rows min-max --set eta=1e-3 --label eta --out tuning
-    python benchmarks/learning/tasks.py --merge part1 part2 --out results
-    python benchmarks/learning/tasks.py --together --jobs 6 --seed 1000 --out results
-    python benchmarks/learning/tasks.py --table --out results
+    python benchmarks/learning/tasks.py pendulum acrobot --seeds 10 --out tasks.jsonl.gz
+    python benchmarks/learning/tasks.py pendulum --rows min-max --set eta=1e-3 --label eta --out tuning.jsonl.gz
+    python benchmarks/learning/tasks.py --merge part1.jsonl.gz part2.jsonl.gz --out tasks.jsonl.gz
+    python benchmarks/learning/tasks.py --together --jobs 6 --seed 1000 --out tasks.jsonl.gz
+    python benchmarks/learning/tasks.py --table --out tasks.jsonl.gz
     python benchmarks/learning/tasks.py cartpole acrobot --markdown --plot curves.png
     python benchmarks/learning/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds, or with `--together` one over its attacks and seeds, which
-fills a GPU better. Its JSON file has the command, options, versions, seeds and curves. Rows whose file exists are
-skipped, so an interrupted call can be repeated. With `--jobs`, rows are trained side by side; on an NVIDIA GPU
-start its Multi-Process Service before, or they take turns. The seeds of an expensive row can be divided among processes
-with their own folders, and merged afterwards. Seeds for tuning start at 0, those of the published table at 1000.
+fills a GPU better. The table has one row each, with command, options, versions, seeds and curves, and pandas reads it:
+`pandas.read_json("tasks.jsonl.gz", lines=True)`. A row is written as soon as it is trained, and rows that exist are
+skipped, so an interrupted call can be repeated. With `--jobs`, rows are trained side by side; on an NVIDIA GPU start
+its Multi-Process Service before, or they take turns. The seeds of an expensive row can be divided among processes with
+their own tables, and merged afterwards. Seeds for tuning start at 0, those of the published table at 1000.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -98,28 +98,30 @@ def options_of(settings: list[str]) -> dict[str, Any]:
 
 
 def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the rows of a task whose files do not exist, row -> configuration, as batches that are trained at once."""
+    """Return the missing rows of a task, row -> configuration, as batches that are trained at once."""
     from jaxbyz.configuration.resolving import resolve
-    from jaxbyz.reproduction.result_files import batches_of_trainings
+    from jaxbyz.files import read_rows
+    from jaxbyz.reproduction.training_results import batches_of_trainings
 
     task = TASKS[task_name]
     options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
+    finished = {record["name"] for record in read_rows(arguments.out)}
     configs = {
         row: resolve(arguments.preset or task.preset, **{**options, **ROWS[row], **options_of(arguments.set)})
         for row in rows
-        if not (arguments.out / f"{name_of(task_name, row, arguments)}.json").exists()
+        if name_of(task_name, row, arguments) not in finished
     }
     return batches_of_trainings(configs, arguments.together)
 
 
 def name_of(task_name: str, row: str, arguments: argparse.Namespace) -> str:
-    """Return the name of a row's file."""
+    """Return the name of a row."""
     return f"{task_name}-{row}" + (f"-{arguments.label}" if arguments.label else "")
 
 
 def train(task_name: str, rows: list[str], arguments: argparse.Namespace) -> None:
-    """Train rows of a task and write the files that do not exist."""
-    from jaxbyz.reproduction.result_files import train_and_record
+    """Train the missing rows of a task."""
+    from jaxbyz.reproduction.training_results import train_and_record
 
     for batch in batches(task_name, rows, arguments):
         for row, (metrics, record) in train_and_record(batch).items():
@@ -166,14 +168,13 @@ def recorded_command() -> str:
 def write_row(
     task_name: str, row: str, metrics: dict[str, np.ndarray], record: dict[str, Any], arguments: argparse.Namespace
 ) -> None:
-    """Write the file of one row of a task: its record, with curves of these metrics."""
-    from jaxbyz.files import write_json
+    """Add one row of a task to the table: its record, with curves of these metrics."""
+    from jaxbyz.files import add_row
     from jaxbyz.report.statistics import window_averages
 
     task = TASKS[task_name]
     end = np.linspace(0, metrics["trajectories"][:, -1].min(), POINTS + 1)[1:]
     curves = window_averages(metrics, np.maximum(end - max(100, end[0]), 0), end)
-    arguments.out.mkdir(parents=True, exist_ok=True)
     record |= {
         "name": name_of(task_name, row, arguments),
         "task": task_name,
@@ -188,7 +189,7 @@ def write_row(
         "trajectories": [round(float(x), 1) for x in end],
         "return": [[round(float(value), 3) for value in curve] for curve in curves],
     }
-    write_json(arguments.out / f"{record['name']}.json", record)
+    add_row(arguments.out, record)
     print(described(record), flush=True)
 
 
@@ -232,15 +233,14 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def merge(folders: list[Path], out: Path) -> None:
-    """Merge the files of the same name in several folders."""
-    from jaxbyz.files import write_json
+def merge(tables: list[Path], out: Path) -> None:
+    """Merge the rows of the same name in several tables."""
+    from jaxbyz.files import add_row, read_rows
 
-    out.mkdir(parents=True, exist_ok=True)
-    for name in sorted({path.name for folder in folders for path in folder.glob("*.json")}):
-        found = [folder / name for folder in folders if (folder / name).exists()]
-        record = merged([json.loads(path.read_text()) for path in found])
-        write_json(out / name, record)
+    rows = [row for table in tables for row in read_rows(table)]
+    for name in sorted({row["name"] for row in rows}):
+        record = merged([row for row in rows if row["name"] == name])
+        add_row(out, record)
         print(described(record))
 
 
@@ -254,10 +254,11 @@ def described(record: dict[str, Any]) -> str:
     return f"{record['name']:<48} {shown} | worst {last.min():9.2f} | target {reached:>5} | {record['seconds']:7.1f} s"
 
 
-def read(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the records of a folder by task and row."""
-    records = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
-    return {(record["task"], record["row"]): record for record in records if not record["label"]}
+def read(table: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the records of a table by task and row."""
+    from jaxbyz.files import read_rows
+
+    return {(record["task"], record["row"]): record for record in read_rows(table) if not record["label"]}
 
 
 def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -323,17 +324,17 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, help="per agent (default: the budget of the task)")
     parser.add_argument("--preset", help="another preset than the task's")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="replace an option")
-    parser.add_argument("--label", default="", help="added to the names of the files")
+    parser.add_argument("--label", default="", help="added to the names of the rows")
     parser.add_argument("--together", action="store_true", help="train the attacks that can share a program in one")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks"), help="folder of the files")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tasks.jsonl.gz"), help="the table")
     parser.add_argument("--list", action="store_true", help="list tasks and rows")
     parser.add_argument(
-        "--merge", nargs="+", type=Path, metavar="DIR", help="merge rows of these folders by their seeds"
+        "--merge", nargs="+", type=Path, metavar="TABLE", help="merge rows of these tables by their seeds"
     )
-    parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
+    parser.add_argument("--table", action="store_true", help="print one line per row")
     parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
-    parser.add_argument("--plot", type=Path, help="draw the curves of the files in the folder")
+    parser.add_argument("--plot", type=Path, help="draw the curves of the table")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.tasks if name not in TASKS]:
         parser.error(f"unknown task {unknown[0]!r}; known: {', '.join(TASKS)}")
@@ -345,8 +346,10 @@ def main() -> None:
     elif arguments.merge:
         merge(arguments.merge, arguments.out)
     elif arguments.table:
-        for path in sorted(arguments.out.glob("*.json")):
-            print(described(json.loads(path.read_text())))
+        from jaxbyz.files import read_rows
+
+        for record in read_rows(arguments.out):
+            print(described(record))
     elif arguments.markdown or arguments.plot:
         chosen = arguments.tasks or TASKS
         records = {key: record for key, record in read(arguments.out).items() if key[0] in chosen}

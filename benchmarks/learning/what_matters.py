@@ -1,20 +1,19 @@
 """Ablations on equal trajectories per agent: what makes a federation learn, and what robustness costs.
 
-    python benchmarks/learning/what_matters.py page --task cartpole --jobs 2 --out benchmarks/results/what_matters
-    python benchmarks/learning/what_matters.py --table --out benchmarks/results/what_matters
+    python benchmarks/learning/what_matters.py page --task cartpole --jobs 2 --out what_matters.jsonl.gz
+    python benchmarks/learning/what_matters.py --table
     python benchmarks/learning/what_matters.py --ranks benchmarks/results/benchmark/v1
 
 The experiments are `page` (large and small batches), `agents` (their number), `price` (rules without Byzantine agents),
 `kappa` (rounds of agreement) and `components` (baseline, logits, decay, weight clipping). The tasks are those of the
 benchmark's suite v1, with their budgets. Every variant has its own step size: the best of a grid on tuning seeds; the
 numbers are those of ten other seeds, of 40 on the tabular MDP. All step sizes and seeds of a variant are one compiled
-program. Each variant has one small JSON file; files that exist are not computed again.
+program. Each variant has one row in the results, and is not computed again if it is there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.accelerate.setup import prepare
+from jaxbyz.files import add_row, read_rows
 
 TASKS = ("tabular", "cartpole", "lunarlander")
 FEDERATION = {"agents": 13, "byzantine": 3}
@@ -115,8 +115,13 @@ EXPERIMENTS = {
 }
 
 
-def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str, Any]:
-    """Train all step sizes and seeds of a variant, for each p; return what its file holds."""
+def row_name(experiment: str, task: str, variant: str) -> str:
+    """Return the name of a variant's row."""
+    return f"{experiment}.{task}.{variant}"
+
+
+def measure(experiment: str, task: str, variant: Variant, coin: str, effort: Effort) -> dict[str, Any]:
+    """Train all step sizes and seeds of a variant, for each p; return its row of the results."""
     import jax
     import jax.numpy as jnp
 
@@ -143,6 +148,8 @@ def measure(task: str, variant: Variant, coin: str, effort: Effort) -> dict[str,
         one_attack = jax.tree.map(lambda leaf: leaf[0], metrics)
         rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, one_attack)})
     return {
+        "name": row_name(experiment, task, variant.name),
+        "experiment": experiment,
         "task": task,
         "variant": variant.name,
         "config": to_dict(config),
@@ -182,18 +189,17 @@ def _summary(effort: Effort, eta: float, budget: int, metrics: Any) -> dict[str,
     }
 
 
-def table(folder: Path) -> str:
-    """Return Markdown tables of all files: interquartile means with 95 % intervals at the best step size."""
+def table(results: list[dict[str, Any]]) -> str:
+    """Return Markdown tables of all results: interquartile means with 95 % intervals at the best step size."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for path in folder.glob("*.json"):
-        data = json.loads(path.read_text())
-        found.setdefault((path.name.split(".")[0], data["task"]), []).append(data)
+    for data in results:
+        found.setdefault((data["experiment"], data["task"]), []).append(data)
     lines = []
-    for (experiment, task), files in sorted(found.items()):
+    for (experiment, task), variants in sorted(found.items()):
         order = [variant.name for variant in EXPERIMENTS[experiment](task)]
         lines += ["", f"### {experiment}, {task}", "", "| variant | p | η | average return | at the end | worst seed |"]
         lines.append("| --- " * 6 + "|")
-        for data in sorted(files, key=lambda data: order.index(data["variant"])):
+        for data in sorted(variants, key=lambda data: order.index(data["variant"])):
             for row in data["rows"]:
                 best = row["best"]
                 average, final = (np.array(row[kind][best], float) for kind in ("average", "final"))
@@ -301,8 +307,8 @@ def main() -> None:
     parser.add_argument("--coin", choices=("own", "shared"), default="own", help="shared is faster where p < 1")
     parser.add_argument("--quick", action="store_true", help="three step sizes, three tuning seeds, six seeds")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/what_matters"))
-    parser.add_argument("--table", action="store_true", help="print a table of the files in the folder")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/what_matters.jsonl.gz"))
+    parser.add_argument("--table", action="store_true", help="print a table of the results")
     parser.add_argument(
         "--ranks", type=Path, metavar="DIR", help="print the ranks of rules in results of the benchmark"
     )
@@ -314,16 +320,15 @@ def main() -> None:
         print(ranks(compare_rules(load_leaderboard(arguments.suite, arguments.ranks))))
         return
     if arguments.table:
-        print(table(arguments.out))
+        print(table(read_rows(arguments.out)))
         return
     if arguments.experiment is None:
         parser.error("name an experiment, or give --table")
     known = {variant.name: variant for variant in EXPERIMENTS[arguments.experiment](arguments.task)}
     only = arguments.only or [""]
     chosen = [name for name in known if any(text == name if text in known else text in name for text in only)]
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    paths = {name: arguments.out / f"{arguments.experiment}.{arguments.task}.{name}.json" for name in chosen}
-    missing = [name for name in chosen if not paths[name].exists()]
+    finished = {row["name"] for row in read_rows(arguments.out)}
+    missing = [name for name in chosen if row_name(arguments.experiment, arguments.task, name) not in finished]
     if arguments.jobs > 1:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         from jaxbyz.reproduction.subprocesses import run_in_processes
@@ -337,12 +342,10 @@ def main() -> None:
             print(f"{name} failed: {reason}", file=sys.stderr)
         raise SystemExit(int(bool(failed)))
     prepare()
-    from jaxbyz.files import json_text, write_text
-
     effort = QUICK if arguments.quick else MANY_SEEDS if arguments.task == "tabular" else Effort()
     for name in missing:
         print(name, flush=True)
-        write_text(paths[name], json_text(measure(arguments.task, known[name], arguments.coin, effort)) + "\n")
+        add_row(arguments.out, measure(arguments.experiment, arguments.task, known[name], arguments.coin, effort))
 
 
 if __name__ == "__main__":

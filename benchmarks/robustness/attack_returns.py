@@ -21,7 +21,6 @@ import attack_damage
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
 
 import jaxbyz as jb
@@ -47,12 +46,12 @@ TARGET = Path(__file__).parents[1] / "results" / "attack_returns.json"
 
 def returns(rule: str) -> dict[str, list[float]]:
     """Return J of the last parameters for every attack and seed, without attack first."""
-    page = jb.Page(N=BATCH, B=2, estimator=jb.Estimator(gamma=tabular_mdp.GAMMA, horizon=tabular_mdp.HORIZON))
     built = [attacks[name].build(K, F) for name in (UNATTACKED, *ATTACKS)]
 
     algorithm = jb.byzpg(
         tabular_mdp.environment(), tabular_mdp.policy(), agents=K, byzantine=F, aggregator=rule,
-        attack=one_of(built), optimizer=optax.sgd(STEP_SIZE), page=page, p=1.0,
+        attack=one_of(built), optimizer="sgd", eta=STEP_SIZE, N=BATCH, B=2, p=1.0,
+        gamma=tabular_mdp.GAMMA, horizon=tabular_mdp.HORIZON,
     )  # fmt: skip
 
     def one(index: Array, key: Array) -> Array:

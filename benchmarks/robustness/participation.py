@@ -20,13 +20,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxbyz.protocol.delivery import Delivery
 from jaxtyping import Array
 
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.files import write_json
+from jaxbyz.protocol.participation import Participation
 from jaxbyz.report.statistics import standard_deviation
 from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling import tabular_mdp
@@ -34,10 +33,10 @@ from jaxbyz.sampling import tabular_mdp
 K, F, ITERATIONS = 13, 4, 200
 PARTICIPATION = (1.0, 0.7, 0.5, 0.3)
 ARRIVALS = {
-    "participation 0.7": Delivery(0.7),
-    "participation 0.7, cached": Delivery(0.7, "cached"),
-    "delay 8": Delivery(delay=8),
-    "drop 0.2": Delivery(drop=0.2),
+    "participation 0.7": {"participation": 0.7},
+    "participation 0.7, cached": {"participation": 0.7, "absent": "cached"},
+    "delay 8": {"delay": 8},
+    "drop 0.2": {"drop": 0.2},
 }
 
 
@@ -47,12 +46,12 @@ def chance_of_majority(present: int) -> float:
     return ways / math.comb(K, present)
 
 
-def returns(delivery: Delivery, seeds: int) -> np.ndarray:
-    """Return J of the last parameters of every seed."""
-    page = jb.Page(N=10, B=2, estimator=jb.Estimator(gamma=tabular_mdp.GAMMA, horizon=tabular_mdp.HORIZON))
+def returns(seeds: int, **channel: Any) -> np.ndarray:
+    """Return J of the last parameters of every seed; `channel` are the options of `ChannelOptions`."""
     algorithm = jb.byzpg(
         tabular_mdp.environment(), tabular_mdp.policy(), agents=K, byzantine=F, aggregator="rfa",
-        attack="ipm:epsilon=3", optimizer=optax.sgd(0.3), page=page, p=1.0, delivery=delivery, unsafe=True,
+        attack="ipm:epsilon=3", optimizer="sgd", eta=0.3, N=10, B=2, p=1.0, unsafe=True,
+        gamma=tabular_mdp.GAMMA, horizon=tabular_mdp.HORIZON, **channel,
     )  # fmt: skip
 
     def one(key: Array) -> Array:
@@ -71,17 +70,17 @@ def participation_rows(seeds: int) -> Iterator[dict[str, Any]]:
     """Yield the results for every number of participants, without and with cached messages."""
     for participation in PARTICIPATION:
         for absent in ("ignore", "cached")[: 1 if participation == 1 else 2]:
-            delivery = Delivery(participation, absent)
-            present = delivery.present(K)
-            facts = {"participation": participation, "present": present, "absent": absent}
-            yield {**facts, "chance": chance_of_majority(present), **summary(returns(delivery, seeds))}
+            channel = {"participation": participation, "absent": absent}
+            present = Participation(**channel).present(K)
+            found = summary(returns(seeds, **channel))
+            yield {**channel, "present": present, "chance": chance_of_majority(present), **found}
 
 
 def arrival_rows(seeds: int) -> Iterator[dict[str, Any]]:
     """Yield the results if chance decides what arrives, and if the adversary does."""
-    for name, delivery in ARRIVALS.items():
+    for name, channel in ARRIVALS.items():
         for who in ("random", "adversarial"):
-            yield {"limits": name, "arrivals": who, **summary(returns(delivery._replace(arrivals=who), seeds))}
+            yield {"limits": name, "arrivals": who, **summary(returns(seeds, arrivals=who, **channel))}
 
 
 def main() -> None:

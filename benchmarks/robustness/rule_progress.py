@@ -26,7 +26,7 @@ import jaxbyz as jb
 from jaxbyz.benchmark.entries import MEAN, NO_ATTACK, Cell, cell_config, options_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import number
-from jaxbyz.configuration.building import build, build_parts, page_of
+from jaxbyz.configuration.building import build
 from jaxbyz.files import write_json
 from jaxbyz.runs.run_folder import describe_environment
 from jaxbyz.sampling.estimators import estimate
@@ -45,15 +45,17 @@ def measure(task: str) -> list[dict[str, Any]]:
     K, f = federation.agents, federation.byzantine
     cell = Cell(task, federation.name, MEAN, NO_ATTACK)
     config = cell_config(suite, cell, options_of(suite, {}, cell))
-    environment, policy, _ = build_parts(config)
-    page = page_of(config)
+    algorithm = build(config)
+    policy = algorithm.policy
 
     @jax.jit
     def messages(key: jax.Array, theta: jax.Array) -> jax.Array:
         """Return `[DRAWS, K, D]`: all draws are sampled side by side."""
         rows = jnp.broadcast_to(theta, (DRAWS * K, policy.size))
-        episodes = collect(environment, policy, rows, jax.random.split(key, len(rows)), page.N, config.horizon)
-        return estimate(page.estimator, policy, rows, episodes).reshape(DRAWS, K, policy.size)
+        episodes = collect(
+            algorithm.environment, policy, rows, jax.random.split(key, len(rows)), config.N, config.horizon
+        )
+        return estimate(config, policy, rows, episodes).reshape(DRAWS, K, policy.size)
 
     mask = np.arange(K) >= K - f
 

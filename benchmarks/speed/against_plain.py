@@ -38,8 +38,9 @@ from jaxbyz.files import write_json  # noqa: E402
 from jaxbyz.protocol.placement import Places  # noqa: E402
 from jaxbyz.runs.run_folder import describe_environment  # noqa: E402
 from jaxbyz.sampling import page  # noqa: E402
-from jaxbyz.sampling.estimators import estimate  # noqa: E402
+from jaxbyz.sampling.estimators import Estimator, estimate  # noqa: E402
 from jaxbyz.sampling.rollout import collect  # noqa: E402
+from jaxbyz.sampling.scoring import SamplingInputs  # noqa: E402
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh  # noqa: E402
 
 AGENTS, EPISODES, HORIZON = 13, 50, 500
@@ -76,7 +77,7 @@ def batch_programs(agents: int, endless: bool) -> dict[str, Callable[[], Any]]:
     keys = jax.random.split(jax.random.key(0), agents)
     environment = jb.make_environment("CartPole-v1", **params)
     policy = jb.mlp_policy(environment)
-    estimator = jb.Estimator(gamma=0.999, horizon=HORIZON)
+    estimator = Estimator(gamma=0.999, horizon=HORIZON)
     theta = jax.vmap(policy.init)(keys)
 
     def ours(theta: jax.Array, keys: jax.Array) -> jax.Array:
@@ -150,15 +151,15 @@ def iteration(
 def random_estimates(_: Any, policy: jb.Policy, *__: Any, **___: Any) -> page.Sampler:
     """Return random estimates without sampling, so that the rest of an iteration can be timed."""
 
-    def large(parameters: jax.Array, keys: jax.Array, *_: Any) -> page.Drawn:
-        estimates = jax.vmap(lambda key: jax.random.normal(key, (policy.size,)))(keys)
-        return page.Drawn(page.Sampled(estimates, *[jnp.ones(len(parameters))] * 4), critic=(), batch=())
+    def drawn(inputs: SamplingInputs) -> page.Drawn:
+        estimates = jax.vmap(lambda key: jax.random.normal(key, (policy.size,)))(inputs.keys)
+        return page.Drawn(page.Sampled(estimates, *[jnp.ones(len(estimates))] * 4), private=(), batch=())
 
     return page.Sampler(
         init=lambda key: (),
-        large=large,
-        small=lambda theta, previous, v_before, *rest: large(theta, *rest),
-        either=lambda coin, theta, previous, v_before, *rest: large(theta, *rest),
+        large=drawn,
+        small=drawn,
+        either=lambda coin, inputs: drawn(inputs),
         estimate=lambda drawn, theta, index: drawn.sampled,
     )
 

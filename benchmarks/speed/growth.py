@@ -20,15 +20,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from against_plain import samples
 
 import jaxbyz as jb
 from jaxbyz.algorithms import Algorithm, decbyzpg
-from jaxbyz.components import make_agreement, make_rule
 from jaxbyz.files import write_json
 from jaxbyz.runs.run_folder import describe_environment
-from jaxbyz.sampling.page import Page
 
 AGENTS = (5, 13, 50, 200, 1000)
 WIDTHS = (4, 16, 64, 256, 1000)  # of two hidden layers: 42 to 1 million parameters
@@ -44,10 +41,11 @@ def protocol(agents: int, hidden: tuple[int, int], agreement: str) -> Algorithm:
         jb.mlp_policy(environment, hidden=hidden),
         agents=agents,
         byzantine=f,
-        aggregator=make_rule("rfa", agents, f),
-        agreement=make_agreement(agreement, agents, f, 4),
-        optimizer=optax.adam(1e-3),
-        page=Page(1, 1, jb.Estimator(horizon=1)),
+        aggregator="rfa",
+        agreement=agreement,
+        N=1,
+        B=1,
+        horizon=1,
         p=1.0,
     )
 

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
-from jaxbyz.sampling.page import Drawn, Page, Sampled, Sampler
+from jaxbyz.sampling.page import Drawn, Sampled, Sampler
+from jaxbyz.sampling.scoring import SamplingInputs
+from jaxbyz.sampling.settings import Sampling
 
 
 class Network(nn.Module):
@@ -94,10 +96,10 @@ def run_large_batch(*arguments: Any) -> None:
     jax.block_until_ready(large_batch(*arguments)())
 
 
-def sampler(environment: Any, policy: Any, page: Page, interference: Any = None, always_large: bool = False) -> Sampler:
+def sampler(environment: Any, policy: Any, settings: Sampling, interference: Any = None) -> Sampler:
     """`jaxbyz.sampling.page.sampler` written plainly, for CartPole, gpomdp, leave-one-out and trajectory weights."""
-    assert interference is None and page.estimator.baseline == "leave-one-out" and page.clip_norm is None
-    horizon, gamma, clip = page.estimator.horizon, page.estimator.gamma, page.estimator.clip
+    assert interference is None and settings.baseline == "leave-one-out" and settings.clip_norm is None
+    horizon, gamma, clip = settings.horizon, settings.gamma, settings.weight_clip
     program = make(horizon=horizon)
     network = Network((16, 16), 2)
 
@@ -131,29 +133,26 @@ def sampler(environment: Any, policy: Any, page: Page, interference: Any = None,
         one = jnp.float32(1)
         return Sampled(estimate, rewards.sum(axis=1).mean(), alive.sum(axis=1).mean(), one, one)
 
-    def large(theta: Array, keys: Array, mask: Array, own: Any = None, critics: Any = ()) -> Drawn:
+    def large(inputs: SamplingInputs) -> Drawn:
         def one(theta: Array, key: Array) -> Sampled:
-            episode = collect(theta, key, page.N)
+            episode = collect(theta, key, settings.N)
             return summary(gradient(theta, episode), episode)
 
-        return Drawn(jax.vmap(one)(theta, keys), (), ())
+        return Drawn(jax.vmap(one)(inputs.parameters, inputs.keys), (), ())
 
-    def small(
-        theta: Array, previous: Array, memory: Array, keys: Array, mask: Array, own: Any = None, critics: Any = ()
-    ) -> Drawn:
-        def one(theta: Array, previous: Array, memory: Array, key: Array) -> Sampled:
-            episode = collect(theta, key, page.B)
+    def small(inputs: SamplingInputs) -> Drawn:
+        def one(theta: Array, anchor: Array, previous: Array, key: Array) -> Sampled:
+            episode = collect(theta, key, settings.B)
             observations, actions, _, alive = episode
-            ratio = log_probs(previous, observations, actions) - log_probs(theta, observations, actions)
+            ratio = log_probs(anchor, observations, actions) - log_probs(theta, observations, actions)
             weights = jnp.minimum(jnp.exp(jnp.sum(ratio * alive, axis=1)), clip)
-            estimate = gradient(theta, episode) + memory - gradient(previous, episode, weights)
+            estimate = gradient(theta, episode) + previous - gradient(anchor, episode, weights)
             return summary(estimate, episode)
 
-        return Drawn(jax.vmap(one)(theta, previous, memory, keys), (), ())
+        return Drawn(jax.vmap(one)(inputs.parameters, inputs.anchor, inputs.previous, inputs.keys), (), ())
 
-    def either(coin: Array, *args: Array) -> Drawn:
-        theta, _, _, *who = args
-        return jax.lax.cond(coin, lambda: large(theta, *who), lambda: small(*args))
+    def either(coin: Array, inputs: SamplingInputs) -> Drawn:
+        return jax.lax.cond(coin, large, small, inputs)
 
     return Sampler(lambda key: (), large, small, either, lambda drawn, theta, index: drawn.sampled)
 

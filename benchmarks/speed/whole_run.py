@@ -24,8 +24,8 @@ import numpy as np  # noqa: E402
 import plain  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
+from jaxbyz.configuration import building  # noqa: E402
 from jaxbyz.files import write_json  # noqa: E402
-from jaxbyz.runs import plan  # noqa: E402
 from jaxbyz.runs.run import run  # noqa: E402
 from jaxbyz.runs.run_folder import describe_environment  # noqa: E402
 
@@ -34,7 +34,7 @@ ONE_DEVICE = "seeds=1"
 
 def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) -> dict:
     """Return the seconds and the returns of a run, after an equal run has compiled its programs."""
-    plan._build_once.cache_clear()
+    building._build_once.cache_clear()
     patch = plain.replaced_sampler(sampler) if sampler else contextlib.nullcontext()
     with patch:
         config = jb.resolve("cartpole-steady", agents=13, seeds=seeds, trajectories=trajectories)
@@ -42,7 +42,7 @@ def timed(seeds: int, trajectories: int, mesh: str | None = None, sampler=None) 
         started = time.perf_counter()
         done = run(config, mesh=mesh)
         seconds = time.perf_counter() - started
-    plan._build_once.cache_clear()
+    building._build_once.cache_clear()
     returns = done.metrics["returns"]
     at = np.linspace(0, returns.shape[1] - 1, 17).astype(int)
     return {

@@ -12,14 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
-from problem import ESTIMATOR, Constants, exact_gradient, shared_policy
+from problem import MDP, Constants, exact_gradient, shared_policy
 
 from jaxbyz.algorithms import Algorithm, State, byzpg, decbyzpg
 from jaxbyz.components import make_agreement
 from jaxbyz.sampling import tabular_mdp
-from jaxbyz.sampling.page import Page
 
 SMALL_BATCH = 1  # B = Θ(1)
 ALPHA_CONSTANT = 0.05  # the constant of α/p² relative to that of 1/(pK) in A = Θ(α/p² + 1/(pK))
@@ -116,8 +114,8 @@ def build(plan: Plan) -> Algorithm:
     """
     central = plan.algorithm != "decbyzpg"
     options: dict[str, Any] = {
-        "agents": plan.K, "byzantine": plan.f, "p": plan.p, "optimizer": optax.sgd(plan.eta),
-        "page": Page(plan.N, SMALL_BATCH, ESTIMATOR, "aggregated" if central else "realized", plan.eta),
+        "agents": plan.K, "byzantine": plan.f, "p": plan.p, "optimizer": "sgd", "eta": plan.eta, **MDP,
+        "N": plan.N, "B": SMALL_BATCH, "previous": "aggregated" if central else "realized",
         "aggregator": RULE if plan.f else "mean", "attack": ATTACK if plan.f else None,
     }  # fmt: skip
     if central:

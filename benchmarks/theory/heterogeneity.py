@@ -17,9 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array
-from problem import ESTIMATOR, preferences, shared_policy
+from problem import MDP, preferences, shared_policy
 
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
@@ -43,11 +42,10 @@ def pairwise(rows: Array) -> Array:
 @functools.cache
 def error_of(N: int, samples: int) -> Any:
     """Return the compiled function reward tables `[K, S, A]` -> errors, pairwise distances of messages, ζ²."""
-    page = jb.Page(N=N, B=1, estimator=ESTIMATOR)
 
     def measure(rewards: Array, keys: Array) -> tuple[Array, Array]:
         environment = tabular_mdp.environment()._replace(own_params=lambda key: {"reward": rewards})
-        parts = {"agents": K, "byzantine": F, "optimizer": optax.sgd(1.0), "page": page, "p": 1.0}
+        parts = {"agents": K, "byzantine": F, "optimizer": "sgd", "eta": 1.0, "N": N, "B": 1, "p": 1.0, **MDP}
         algorithm = jb.byzpg(environment, shared_policy(), aggregator=RULE, attack=ATTACK, **parts)
         theta = jnp.zeros(2)
         gradients = jax.vmap(

@@ -19,7 +19,8 @@ from jaxbyz.sampling.rollout import collect
 # per state, a softmax policy would become deterministic and its noise would vanish.
 FEATURES = np.array([[-3.0, 2.0], [3.0, 1.0], [-1.0, 0.0]], np.float32)
 OFFSETS = np.array([1.0, 0.0, 1.0], np.float32)
-ESTIMATOR = Estimator(gamma=tabular_mdp.GAMMA, horizon=tabular_mdp.HORIZON)
+MDP = {"gamma": tabular_mdp.GAMMA, "horizon": tabular_mdp.HORIZON}
+ESTIMATOR = Estimator(**MDP)
 
 
 def preferences(theta: Float[Array, " 2"]) -> Float[Array, "A S"]:
