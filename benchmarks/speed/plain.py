@@ -99,7 +99,7 @@ def run_large_batch(*arguments: Any) -> None:
 def sampler(environment: Any, policy: Any, settings: Sampling, interference: Any = None) -> Sampler:
     """`jaxbyz.sampling.page.sampler` written plainly, for CartPole, gpomdp, leave-one-out and trajectory weights."""
     assert interference is None and settings.baseline == "leave-one-out" and settings.clip_norm is None
-    horizon, gamma, clip = settings.horizon, settings.gamma, settings.weight_clip
+    horizon, gamma, clip = settings.horizon, settings.gamma, settings.weight_clip or jnp.inf
     program = make(horizon=horizon)
     network = Network((16, 16), 2)
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from problem import MDP, preferences, shared_policy
+from problem import ESTIMATOR, MDP, preferences, shared_policy
 
 import jaxbyz as jb
 from jaxbyz.accelerate.setup import prepare
