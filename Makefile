@@ -79,7 +79,7 @@ test-dist: setup
 # Measure the speed on this machine's CPU, in about 15 minutes; writes JSON files, a table and pictures.
 bench: setup $(VENV)-byzfl/.installed
 	$(VENV)-byzfl/bin/pip install --quiet --disable-pip-version-check gymnasium==1.3.0
-	$(BIN)/python benchmarks/bench.py --torch $(VENV)-byzfl/bin/python
+	$(BIN)/python benchmarks/speed/bench.py --torch $(VENV)-byzfl/bin/python
 
 # A thousand random configurations: each must train or be refused. Takes long.
 fuzz: setup
@@ -96,7 +96,7 @@ notebooks: setup
 
 # Measure the paper's convergence rates on a small exactly solved problem; writes benchmarks/results/theory.json.
 theory: setup
-	$(BIN)/python benchmarks/theory.py
+	$(BIN)/python benchmarks/theory/measure.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist site

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
 import io
 import json
 import math
@@ -19,7 +20,8 @@ import stat
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +30,7 @@ import numpy as np
 from jaxbyz.errors import UsageError, first_line
 
 MAX_JSON_BYTES = 2**20
+MAX_ROWS_BYTES = 2**28  # of all rows of a table, uncompressed
 MAX_TOML_BYTES = 2**20
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
 MANY_PARTS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){20}""")  # a.b.c…: quadratic time in tomllib
@@ -159,14 +162,61 @@ def read_json(path: Path) -> dict[str, Any]:
             text = file.read(MAX_JSON_BYTES + 1)
             if len(text) > MAX_JSON_BYTES:
                 raise UsageError(f"{path}: larger than the limit of {MAX_JSON_BYTES} bytes")
-            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
-            json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+            value = _parse_json(text)
         except UsageError:
             raise
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not readable as JSON ({first_line(error)[:200]})") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path}: must contain one JSON object")
+    return value
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a table: gzip-compressed JSON Lines, one object per row. A file that does not exist has no rows.
+
+    `pandas.read_json(path, lines=True)` reads the same files, and `cat` joins them.
+    """
+    if not path.exists():
+        return []
+    with open_regular(path) as file:
+        try:
+            text = gzip.GzipFile(fileobj=file).read(MAX_ROWS_BYTES + 1)
+            if len(text) > MAX_ROWS_BYTES:
+                raise UsageError(f"{path}: larger than the limit of {MAX_ROWS_BYTES} bytes")
+            rows = [_parse_json(line) for line in text.split(b"\n") if line]
+        except UsageError:
+            raise
+        except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not readable as compressed JSON Lines ({first_line(error)[:200]})") from error
+    if not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+        raise UsageError(f"{path}: every line must be a JSON object with a name")
+    return rows
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a table, sorted by the field `name`. Equal rows make equal files."""
+    lines = (json_text(row, separators=(",", ":")) + "\n" for row in sorted(rows, key=lambda row: row["name"]))
+    text = gzip.compress("".join(lines).encode(), mtime=0)
+    write_file(path, lambda file: file.write(text))
+
+
+def add_row(path: Path, row: dict[str, Any]) -> None:
+    """Add a row to a table, in place of one of the same name. Processes that do this at the same time take turns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        write_rows(path, [*(other for other in read_rows(path) if other["name"] != row["name"]), row])
+    finally:
+        os.close(handle)
+
+
+def _parse_json(text: bytes) -> Any:
+    """Parse JSON; NaN, infinities and text that is not Unicode, which Python's parser accepts, raise `ValueError`."""
+    value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+    json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
     return value
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+needs_results = pytest.mark.skipif(not RESULTS.exists(), reason="an sdist does not contain the results")
 longest_seconds = 600.0  # for a process of a test; set before each test from the limit of the test
 started: list[tuple[subprocess.Popen, threading.Timer]] = []  # by the current test
 # From linux/capability.h. Without these two capabilities, the permissions of a file count for root as for everyone.

@@ -75,7 +75,9 @@ def test_the_sdist_holds_what_builds_and_tests_it(built):
     folders = [f"{name}/" for name in ("jaxbyz", "tests", "docs", "notebooks", "benchmarks")]
     assert not [name for name in needed if name not in names]
     assert not [folder for folder in folders if not any(name.startswith(folder) for name in names)]
-    assert not [name for name in names if name.startswith((".venv", "site/", "runs/", "demo/", "carry"))]
+    assert not [
+        name for name in names if name.startswith((".venv", "site/", "runs/", "demo/", "carry", "benchmarks/results/"))
+    ]
 
 
 @pytest.mark.dist

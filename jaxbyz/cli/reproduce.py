@@ -15,7 +15,7 @@ from jaxbyz.reproduction.figures import FIGURES, SETTINGS
 
 if TYPE_CHECKING:
     from jaxbyz.configuration.config import Config
-    from jaxbyz.reproduction.result_files import TrainingResult
+    from jaxbyz.reproduction.training_results import TrainingResult
 
 PAPER_TRAJECTORIES = 8000
 
@@ -67,8 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs > 1:  # processes that share a GPU must not reserve most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     from jaxbyz.errors import UsageError, check_choice
-    from jaxbyz.reproduction.result_files import batches_of_trainings, load_results, result_file, train_if_missing
     from jaxbyz.reproduction.subprocesses import run_in_processes
+    from jaxbyz.reproduction.training_results import (
+        batches_of_trainings,
+        finished,
+        load_results,
+        row_name,
+        train_if_missing,
+    )
     from jaxbyz.runs.progress import make_progress
 
     if arguments.seeds < 2 and not arguments.no_spread and not arguments.list:
@@ -79,14 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"setting={arguments.setting}: {arguments.figure} has its own; leave it out")
     needed = _protocol_trainings(arguments) if protocol else _figure_trainings(arguments)
     trainings = {name: config for name, config in needed.items() if is_selected(name, needed, arguments.only)}
-    folder = Path(arguments.out) / (arguments.figure if protocol else _setting(arguments))
+    table = Path(arguments.out) / f"{arguments.figure if protocol else _setting(arguments)}.jsonl.gz"
     if arguments.list:
-        print(
-            "\n".join(
-                f"{name}{' (finished)' if result_file(folder, name, c).exists() else ''}"
-                for name, c in trainings.items()
-            )
-        )
+        rows = finished(table)
+        for name, config in trainings.items():
+            print(f"{name}{' (finished)' if row_name(name, config) in rows else ''}")
         return 0
     if arguments.jobs < 1:
         raise UsageError(f"jobs={arguments.jobs}: must be at least 1")
@@ -105,14 +108,14 @@ def run(arguments: argparse.Namespace) -> int:
         for number, batch in enumerate(batches, 1):
             log(f"[{number}/{len(batches)}] {' + '.join(batch)}")
             trajectories = next(iter(batch.values())).trajectories
-            train_if_missing(folder, batch, make_progress(trajectories, arguments.quiet or len(batch) > 1))
+            train_if_missing(table, batch, make_progress(trajectories, arguments.quiet or len(batch) > 1))
     for name, reason in failed.items():
         print(f"{name} failed: {reason}", file=sys.stderr)
     if arguments.no_draw:
         return int(bool(failed))
-    results = load_results(folder)
+    results = load_results(table)
     if not results:
-        raise UsageError(f"{folder}: no results here; run `jaxbyz reproduce` without --draw first")
+        raise UsageError(f"{table}: no results here; run `jaxbyz reproduce` without --draw first")
     written = (_draw_protocol if protocol else _draw_figures)(arguments, results)
     if not arguments.quiet:
         print("\n".join(map(str, written)))
@@ -127,7 +130,7 @@ def _setting(arguments: argparse.Namespace) -> str:
 def _figure_trainings(arguments: argparse.Namespace) -> dict[str, Config]:
     """Return the trainings behind the figures of the paper."""
     from jaxbyz.reproduction.figures import needed_trainings, select_figures
-    from jaxbyz.reproduction.result_files import training_config
+    from jaxbyz.reproduction.training_results import training_config
 
     trajectories = PAPER_TRAJECTORIES if arguments.trajectories is None else arguments.trajectories
     return {

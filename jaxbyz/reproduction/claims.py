@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxbyz.reproduction.figures import ATTACKS, ENVIRONMENTS, PaperCurve, attack_curves, curve_in_paper, speedup_curves
-from jaxbyz.reproduction.result_files import TrainingResult
+from jaxbyz.reproduction.training_results import TrainingResult
 
 # Gains are counted from the return of an untrained policy.
 UNTRAINED_RETURN = {"CartPole": 20.0, "LunarLander": -180.0}

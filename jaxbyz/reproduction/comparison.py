@@ -10,7 +10,7 @@ from jaxbyz.files import write_output_text
 from jaxbyz.report.statistics import first_reached
 from jaxbyz.reproduction.claims import Claim, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.figures import FIGURES, curve_in_paper
-from jaxbyz.reproduction.result_files import TrainingResult
+from jaxbyz.reproduction.training_results import TrainingResult
 
 COLUMNS_AT = (2000, 4000, 6000, 8000)  # trajectories per agent
 LEVELS_TO_REACH = {"CartPole": (195, 475), "LunarLander": (0, 200)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, seeds_text
 from jaxbyz.reproduction.figures import AGENTS, FIGURES, PaperCurve, PaperPanel, curve_in_paper
-from jaxbyz.reproduction.result_files import TrainingResult
+from jaxbyz.reproduction.training_results import TrainingResult
 
 RETURN_AXIS = {"CartPole": (0, 510), "LunarLander": (-500, 300)}
 UNATTACKED = "no attack"  # title of the panel that the paper does not have

@@ -20,7 +20,7 @@ from jaxbyz.configuration.resolving import resolve
 from jaxbyz.files import write_output_text
 from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, seeds_text
 from jaxbyz.report.tables import mean_and_deviation
-from jaxbyz.reproduction.result_files import TrainingResult
+from jaxbyz.reproduction.training_results import TrainingResult
 
 UNATTACKED = "no attack"
 # panel -> attack. The published code multiplies the flipped gradient by 2.5.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import RESULTS, ROOT, needs_results
 
 import jaxbyz as jb
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
 from jaxbyz.configuration.resolving import from_dict, resolve
 from jaxbyz.configuration.task_presets import GENERAL_PRESETS, TASK_PRESETS
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from jaxbyz.files import read_rows
 
 # preset -> trajectories per agent, and how much the return of the last fifth exceeds that of the first batch
 BUDGETS = {
@@ -65,11 +63,12 @@ def test_defaults_follow_the_environment():
     assert resolve("default", env="MountainCarContinuous-v0", env_param="hold=8", horizon=7).horizon == 7
 
 
+@needs_results
 def test_every_published_row_has_the_options_of_its_preset():
     """The table of docs/tasks.md shows what today's presets reach."""
-    script = runpy.run_path(str(BENCHMARKS / "tasks.py"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "learning" / "tasks.py"))
     tasks, rows = script["TASKS"], script["ROWS"]
-    published = [json.loads(path.read_text()) for path in sorted((BENCHMARKS / "results" / "tasks").glob("*.json"))]
+    published = read_rows(RESULTS / "tasks.jsonl.gz")
     assert {record["task"] for record in published} == set(tasks)
     for record in published:
         task, seeds = tasks[record["task"]], record["seeds"]

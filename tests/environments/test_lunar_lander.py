@@ -558,7 +558,7 @@ def test_against_live_box2d(policy, options, tmp_path):
     python = os.environ.get("JAXBYZ_BOX2D_PYTHON")
     if not python:
         pytest.skip("JAXBYZ_BOX2D_PYTHON names no Python with gymnasium and Box2D")
-    script = pathlib.Path(__file__).parents[2] / "benchmarks" / "record_box2d.py"
+    script = pathlib.Path(__file__).parents[2] / "benchmarks" / "recordings" / "record_box2d.py"
     out = tmp_path / "episodes.npz"
     subprocess.run([python, script, policy, "24", "31000", out, *options], check=True)
     data = dict(np.load(out))

@@ -20,7 +20,7 @@ from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments import rendering
 from jaxbyz.environments.mujoco.task import EnvState
 
-DATA = Path(__file__).parents[1] / "data" / "mujoco_steps.npz"  # written by benchmarks/record_mujoco.py
+DATA = Path(__file__).parents[1] / "data" / "mujoco_steps.npz"  # written by benchmarks/recordings/record_mujoco.py
 OUTLIERS = {"Walker2d-v5": 1}  # a float32 rounding can move touch-down to another evaluation of the integrator
 
 

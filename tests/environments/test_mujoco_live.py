@@ -30,7 +30,7 @@ pytestmark = [
 
 def record(what, out, *options):
     """Record MuJoCo now, with a new seed."""
-    script = Path(__file__).parents[2] / "benchmarks" / "record_mujoco.py"
+    script = Path(__file__).parents[2] / "benchmarks" / "recordings" / "record_mujoco.py"
     seed = int(np.random.default_rng().integers(2**31))
     subprocess.run([PYTHON, script, what, out, "--seed", str(seed), *map(str, options)], check=True)
     print("seed of the recording:", seed)
@@ -75,7 +75,7 @@ def own_episodes(environment, act, episodes):
 
 
 def simple_policies(environment, weights):
-    """Return the uniform, the smooth and the linear policy of benchmarks/record_mujoco.py for `own_episodes`."""
+    """Return the uniform, the smooth and the linear policy of record_mujoco.py for `own_episodes`."""
     low, high = environment.actions.low[None], environment.actions.high[None]
 
     def uniform(key, obs, action):

@@ -14,10 +14,10 @@ from helpers import ROOT, finish, flags, spawn
 
 pytest.importorskip("zmq")
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "federation"))
 
 from federation_helpers import QUICK
-from federation_trial import Trial
+from trial import Trial
 
 from jaxbyz.cli import main
 from jaxbyz.configuration.resolving import resolve

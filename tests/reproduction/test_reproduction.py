@@ -1,12 +1,13 @@
 """The reproduction of the paper's figures, and the settings of the published code."""
 
+import gzip
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import RESULTS, needs_results
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
@@ -15,19 +16,20 @@ from jaxbyz.configuration.building import build
 from jaxbyz.configuration.protocol_presets import PROTOCOL_TASKS
 from jaxbyz.configuration.resolving import resolve, to_dict
 from jaxbyz.errors import UsageError
+from jaxbyz.files import add_row, read_rows, write_rows
 from jaxbyz.reproduction.claims import check_claims, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.comparison import curve_table, write_comparison
 from jaxbyz.reproduction.drawing import draw_figure
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
 from jaxbyz.reproduction.protocols import protocol_configs, protocol_curves
-from jaxbyz.reproduction.result_files import (
+from jaxbyz.reproduction.subprocesses import failure_reason
+from jaxbyz.reproduction.training_results import (
     TrainingResult,
     batches_of_trainings,
     load_results,
     train_if_missing,
     training_config,
 )
-from jaxbyz.reproduction.subprocesses import failure_reason
 from jaxbyz.sampling.estimators import importance_weights
 from jaxbyz.sampling.rollout import collect
 
@@ -73,31 +75,31 @@ def test_claims_hold_and_fail_with_the_curves():
 
 
 def test_results_are_kept_and_joined(tmp_path, capsys):
-    out = ["--out", str(tmp_path), "--only", "cartpole-page-pg"]
+    out, table = ["--out", str(tmp_path), "--only", "cartpole-page-pg"], tmp_path / "steady.jsonl.gz"
     assert main(["reproduce", "speedup", *TINY, *out]) == 0
-    (file,) = (tmp_path / "steady").glob("*.json")
-    before = file.stat().st_mtime_ns
+    before = table.stat().st_mtime_ns
     assert main(["reproduce", "speedup", *TINY, *out]) == 0
-    assert file.stat().st_mtime_ns == before
+    assert table.stat().st_mtime_ns == before
     assert (tmp_path / "speedup-steady.png").stat().st_size > 10_000
-    # A file of the same training with other seeds, as from another machine, is joined.
-    data = json.loads(file.read_text())
-    data["config"]["seed"] = 2
-    (tmp_path / "steady" / "other.json").write_text(json.dumps(data))
-    result = load_results(tmp_path / "steady")["cartpole-page-pg"]
+    assert main(["reproduce", "speedup", *TINY, *out, "--list"]) == 0
+    assert "cartpole-page-pg (finished)" in capsys.readouterr().out
+    # A row of the same training with other seeds, as from another machine, is joined.
+    (row,) = read_rows(table)
+    other = {**row, "name": "cartpole-page-pg.s2-3", "config": {**row["config"], "seed": 2}}
+    table.write_bytes(table.read_bytes() + gzip.compress(json.dumps(other).encode()))
+    result = load_results(table)["cartpole-page-pg"]
     assert result.seeds == [0, 1, 2, 3] and result.returns.shape == (4, len(result.trajectories))
-    data["config"]["eta"] = 1.0
-    (tmp_path / "steady" / "wrong.json").write_text(json.dumps(data))
-    with pytest.raises(UsageError, match=r"made with other options \(eta\)"):
-        load_results(tmp_path / "steady")
-    (tmp_path / "steady" / "wrong.json").unlink()
-    table = (tmp_path / "table-steady.md").read_text()
-    assert "| PAGE-PG (K=1) | 2 |" in table and "| –: curves missing | yes: " in table
+    add_row(table, {**other, "config": {**other["config"], "eta": 1.0}})
+    with pytest.raises(UsageError, match=r"s2-3: made with other options \(eta\); other rows of this training differ"):
+        load_results(table)
+    write_rows(table, [row])
+    text = (tmp_path / "table-steady.md").read_text()
+    assert "| PAGE-PG (K=1) | 2 |" in text and "| –: curves missing | yes: " in text
     # Other options in the same folder are refused, and nothing is overwritten.
     capsys.readouterr()
     assert main(["reproduce", "speedup", *TINY[2:], "--trajectories", "9", *out]) == 2
-    assert "made with other options (trajectories)" in capsys.readouterr().err
-    file.write_text(json.dumps({**data, "format": 99}))
+    assert "made with other options (trajectories); choose another folder" in capsys.readouterr().err
+    add_row(table, {**row, "format": 99})
     assert main(["reproduce", "speedup", *TINY, *out, "--draw"]) == 2
     assert "results of another version (format 99" in capsys.readouterr().err
 
@@ -112,29 +114,27 @@ def test_attacks_that_are_trained_together_have_the_results_of_each_alone(tmp_pa
     batches = batches_of_trainings(configs, together=True)
     assert [list(batch) for batch in batches] == [list(attacks), ["searching"], ["six"]]
     assert batches_of_trainings(configs, together=False) == [{name: config} for name, config in configs.items()]
-    train_if_missing(tmp_path / "together", batches[0])
-    train_if_missing(tmp_path / "alone", {"avg-zero": configs["avg-zero"]})
-    together, alone = load_results(tmp_path / "together"), load_results(tmp_path / "alone")["avg-zero"]
+    tables = tmp_path / "together.jsonl.gz", tmp_path / "alone.jsonl.gz"
+    train_if_missing(tables[0], batches[0])
+    train_if_missing(tables[1], {"avg-zero": configs["avg-zero"]})
+    together, alone = load_results(tables[0]), load_results(tables[1])["avg-zero"]
     np.testing.assert_array_equal(together["avg-zero"].trajectories, alone.trajectories)
-    np.testing.assert_allclose(together["avg-zero"].returns, alone.returns, atol=0.011)  # files are rounded
+    np.testing.assert_allclose(together["avg-zero"].returns, alone.returns, atol=0.011)  # rows are rounded
     ends = np.array([together[attack].returns[:, -1] for attack in attacks])
     assert (np.ptp(ends, axis=0) > 0.1).all()  # the attacks differ
 
 
 def test_trainings_in_several_processes(tmp_path, capsys):
-    """One training finds its file and keeps it; the other one fails and is reported."""
-    folder = tmp_path / "steady"
-    folder.mkdir()
+    """One training finds its row and keeps it; the other one fails and is reported."""
     environment, curve = needed_trainings(select_figures("speedup"))["cartpole-page-pg"]
     config = training_config("steady", environment, curve, 2, 0, 8)
-    kept = folder / "cartpole-page-pg.s0-1.json"
-    kept.write_text(json.dumps({"format": 1, "config": to_dict(config)}))
-    (folder / "cartpole-decbyzpg-k5.s0-1.json").write_text('{"format": 99}')
+    kept = {"name": "cartpole-page-pg.s0-1", "format": 1, "config": to_dict(config)}
+    write_rows(tmp_path / "steady.jsonl.gz", [kept, {**kept, "name": "cartpole-decbyzpg-k5.s0-1"}])
     names = ["cartpole-page-pg", "cartpole-decbyzpg-k5"]
     arguments = ["--only", *names, "--jobs", "2", "--no-draw", "--out", str(tmp_path)]
     assert main(["reproduce", "speedup", *TINY, *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("cartpole-decbyzpg-k5 failed: jaxbyz: error: ") and "another version" in line
+    assert line.startswith("cartpole-decbyzpg-k5 failed: jaxbyz: error: ") and "made with other options" in line
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,13 @@ def test_figures_show_our_curves_and_those_of_the_paper():
     assert draw_figure("lunar", results) is None
 
 
+@needs_results
 @pytest.mark.parametrize("setting", ["steady", "paper", "published"])
 def test_the_committed_tables_follow_from_the_committed_results(setting, tmp_path):
-    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "reproduction"
-    table = write_comparison(list(FIGURES), load_results(folder / setting), tmp_path / "table.md", setting)
+    folder = RESULTS / "reproduction"
+    table = write_comparison(
+        list(FIGURES), load_results(folder / f"{setting}.jsonl.gz"), tmp_path / "table.md", setting
+    )
     assert table.read_text() == (folder / f"table-{setting}.md").read_text()
 
 
@@ -226,7 +229,7 @@ def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
     theta = jnp.zeros((1, algorithm.policy.size))  # every action with probability 1/2
     keys = jax.random.split(jax.random.key(1), 1)
     episodes = collect(algorithm.environment, algorithm.policy, theta, keys, 64, 200)
-    weights = importance_weights(algorithm.page.estimator, algorithm.policy, theta, episodes).values
+    weights = importance_weights(algorithm.settings, algorithm.policy, theta, episodes).values
     likelihood = 0.5 ** np.asarray(episodes.lengths, np.float64)
     np.testing.assert_allclose(weights, likelihood / (likelihood + 1e-9), rtol=1e-3, atol=1e-6)
     assert weights.max() > 0.999 and weights.min() < 0.01
@@ -276,15 +279,13 @@ def test_an_algorithm_without_traits_takes_part_in_protocols(monkeypatch):
 
 def test_a_protocol_is_drawn_from_what_is_finished(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    folder = tmp_path / "fan2021-cartpole"
-    folder.mkdir()
-    for name, config in protocol_configs("fan2021-cartpole", 2, 0, 200).items():
-        if name.startswith(("decbyzpg.", "page-pg.")):
-            record = {"format": 1, "name": name, "config": to_dict(config), "finite": True}
-            returns = [[20.0, 60.0], [30.0, 80.0]]
-            (folder / f"{name}.s0-1.json").write_text(
-                json.dumps({**record, "trajectories": [100, 200], "return": returns})
-            )
+    common = {"format": 1, "finite": True, "trajectories": [100, 200], "return": [[20.0, 60.0], [30.0, 80.0]]}
+    rows = [
+        {**common, "name": f"{name}.s0-1", "training": name, "config": to_dict(config)}
+        for name, config in protocol_configs("fan2021-cartpole", 2, 0, 200).items()
+        if name.startswith(("decbyzpg.", "page-pg."))
+    ]
+    write_rows(tmp_path / "fan2021-cartpole.jsonl.gz", rows)
     assert main(["reproduce", "fan2021-cartpole", "--draw", "--seeds", "2", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "fan2021-cartpole.png").stat().st_size > 10_000
     table = (tmp_path / "fan2021-cartpole.md").read_text()

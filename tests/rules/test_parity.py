@@ -76,7 +76,7 @@ def test_live(seed, tmp_path):
     python = os.environ.get("JAXBYZ_BYZFL_PYTHON")
     if not python:
         pytest.skip("JAXBYZ_BYZFL_PYTHON is not set")
-    script = ROOT.parent / "benchmarks" / "record_byzfl.py"
+    script = ROOT.parent / "benchmarks" / "recordings" / "record_byzfl.py"
     subprocess.run([python, script, tmp_path / "now.npz", "--seed", str(seed)], check=True)
     stored = dict(np.load(tmp_path / "now.npz"))
     for name in NAMES:

@@ -202,7 +202,7 @@ def test_stored_options_of_other_types_are_refused(run, capsys):
 
 
 def test_a_few_damaged_folders_are_read_or_refused(finished, tmp_path, capsys):
-    """`benchmarks/reliability.py` does this with hundreds of folders and every command."""
+    """`benchmarks/robustness/reliability.py` does this with hundreds of folders and every command."""
     for number in range(12):
         folder = copy_of(finished, tmp_path / str(number))
         what = damage(folder, random.Random(number))

@@ -24,7 +24,7 @@ from jaxbyz.sampling.estimators import Estimator, estimate
 from jaxbyz.sampling.rollout import CHUNK, Episodes, collect
 from jaxbyz.sampling.settings import Sampling
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "speed"))
 
 
 def counter(end, limit) -> Environment:

@@ -9,41 +9,45 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import RESULTS, ROOT, needs_results
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+from jaxbyz.files import read_rows, write_rows
+
+BENCHMARKS = ROOT / "benchmarks"
+TASKS = BENCHMARKS / "learning" / "tasks.py"
+sys.path.insert(0, str(BENCHMARKS / "learning"))
 
 
 @pytest.mark.slow
 def test_the_speed_of_batches_and_iterations_is_measured(tmp_path):
     out = tmp_path / "speed.json"
-    command = [sys.executable, str(BENCHMARKS / "speed.py"), "--rounds", "1", "--out", str(out)]
+    command = [sys.executable, str(BENCHMARKS / "speed" / "against_plain.py"), "--rounds", "1", "--out", str(out)]
     subprocess.run(command, check=True, timeout=900)
     report = json.loads(out.read_text())
     assert {row["episodes"] for row in report["batches"]} == {"full", "fresh"}
     assert all(len(taken) == 1 and taken[0] > 0 for taken in report["iterations"]["seconds"].values())
 
 
+@needs_results
 def test_the_seeds_of_a_task_are_merged(tmp_path):
-    published = json.loads((BENCHMARKS / "results" / "tasks" / "pendulum-avg-zero.json").read_text())
+    (published,) = (row for row in read_rows(RESULTS / "tasks.jsonl.gz") if row["name"] == "pendulum-avg-zero")
 
     def write_part(begin: int, end: int, **options: object) -> Path:
         part = {**published, **{key: published[key][begin:end] for key in ("seeds", "return", "final")}}
         part["config"] = {**published["config"], "seeds": end - begin, "seed": part["seeds"][0], **options}
         part["reached"] = None
-        folder = tmp_path / f"{begin}-{end}"
-        folder.mkdir()
-        (folder / "pendulum-avg-zero.json").write_text(json.dumps(part))
-        return folder
+        table = tmp_path / f"{begin}-{end}.jsonl.gz"
+        write_rows(table, [part])
+        return table
 
-    def merge(*folders: Path) -> subprocess.CompletedProcess:
-        options = ["--merge", *map(str, folders), "--out", str(tmp_path / "out")]
-        return subprocess.run([sys.executable, str(BENCHMARKS / "tasks.py"), *options], text=True, capture_output=True)
+    def merge(*tables: Path) -> subprocess.CompletedProcess:
+        options = ["--merge", *map(str, tables), "--out", str(tmp_path / "out.jsonl.gz")]
+        return subprocess.run([sys.executable, str(TASKS), *options], text=True, capture_output=True)
 
-    del published["config"]["critic_parts"]  # as in a file that is older than this option
+    del published["config"]["critic_parts"]  # as in a row that is older than this option
     late, early, overlapping = write_part(4, 10, critic_parts=1), write_part(0, 4), write_part(3, 10, critic_parts=2)
     assert merge(late, early).returncode == 0
-    whole = json.loads((tmp_path / "out" / "pendulum-avg-zero.json").read_text())
+    (whole,) = read_rows(tmp_path / "out.jsonl.gz")
     assert [key for key in published if whole[key] != published[key]] == ["seconds", "command"]
     for parts, reason in (((late, overlapping), "differ in more than their seeds"), ((late, late), "not consecutive")):
         refused = merge(*parts)
@@ -59,19 +63,20 @@ def test_rows_of_tasks_are_trained_side_by_side(tmp_path):
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 
-    def train(folder: Path, *more: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, str(BENCHMARKS / "tasks.py"), *options, "--out", str(folder), *more]
+    def train(table: Path, *more: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(TASKS), *options, "--out", str(table), *more]
         return subprocess.run(command, text=True, capture_output=True, timeout=900, preexec_fn=use_one_core)
 
-    def rows(folder: Path) -> dict[str, list[list[float]]]:
-        return {path.name: json.loads(path.read_text())["return"] for path in folder.glob("*.json")}
+    def curves(table: Path) -> dict[str, list[list[float]]]:
+        return {row["name"]: row["return"] for row in read_rows(table)}
 
-    assert train(tmp_path / "one").returncode == 0
-    assert "3 rows in" in train(tmp_path / "two", "--jobs", "2").stdout
-    assert len(rows(tmp_path / "one")) == 3 and rows(tmp_path / "one") == rows(tmp_path / "two")
-    assert "0 rows in" in train(tmp_path / "two", "--jobs", "2").stdout
+    one, two = tmp_path / "one.jsonl.gz", tmp_path / "two.jsonl.gz"
+    assert train(one).returncode == 0
+    assert "3 rows in" in train(two, "--jobs", "2").stdout
+    assert len(curves(one)) == 3 and curves(one) == curves(two)
+    assert "0 rows in" in train(two, "--jobs", "2").stdout
     (tmp_path / "file").write_text("")  # where a folder is expected
-    failed = train(tmp_path / "file", "--jobs", "2")
+    failed = train(tmp_path / "file" / "table.jsonl.gz", "--jobs", "2")
     assert failed.returncode == 1 and "failed: cartpole avg-zero; cartpole min-max" in failed.stderr
 
 
