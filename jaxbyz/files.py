@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -19,7 +21,8 @@ import stat
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -157,16 +160,53 @@ def read_json(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         try:
             text = file.read(MAX_JSON_BYTES + 1)
-            if len(text) > MAX_JSON_BYTES:
-                raise UsageError(f"{path}: larger than the limit of {MAX_JSON_BYTES} bytes")
-            value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
-            json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
-        except UsageError:
-            raise
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: not readable as JSON ({first_line(error)[:200]})") from error
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({reason(error)})") from error
+    return _json_object(str(path), text)
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON objects of a file that `write_json_lines` wrote, each with its place, for errors.
+
+    Every line is checked as the file of `read_json` is.
+    """
+    with open_regular(path) as compressed, gzip.open(compressed) as file:
+        for number in itertools.count(1):
+            place = f"{path}, line {number}"
+            try:
+                text = file.readline(MAX_JSON_BYTES + 1)
+            except (OSError, EOFError, zlib.error) as error:
+                raise UsageError(f"{place}: not readable as a gzip file ({first_line(error)})") from error
+            if not text:
+                return
+            yield place, _json_object(place, text)
+
+
+def write_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write JSON values, one per line, compressed with gzip; `pandas.read_json(path, lines=True)` reads the file.
+
+    The same values give the same bytes.
+    """
+    text = "".join(f"{json_text(value)}\n" for value in values)
+
+    def write(file: BinaryIO) -> None:
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:  # neither a name nor a time in its header
+            compressed.write(text.encode())
+
+    write_file(path, write)
+
+
+def _json_object(place: str, text: bytes) -> dict[str, Any]:
+    """Return the JSON object in a text of at most `MAX_JSON_BYTES`; `place` is named in errors."""
+    if len(text) > MAX_JSON_BYTES:
+        raise UsageError(f"{place}: larger than the limit of {MAX_JSON_BYTES} bytes")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{place}: not readable as JSON ({first_line(error)[:200]})") from error
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: must contain one JSON object")
+        raise UsageError(f"{place}: must contain one JSON object")
     return value
 
 

@@ -13,13 +13,13 @@ eta = 5e-3
 from __future__ import annotations
 
 import contextlib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxbyz.benchmark.records import record_name
 from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, load_suite, suite_names
 from jaxbyz.configuration.config import TYPES, Config
 from jaxbyz.configuration.resolving import resolve
@@ -62,8 +62,8 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file, without suffix."""
-        return ".".join((*self[:3], re.sub(r"[^\w+=,:-]", "_", self.attack, flags=re.ASCII)))
+        """The name of its record."""
+        return record_name(*self)
 
 
 def load_entries(path: str | Path | None = None) -> dict[str, Entry]:

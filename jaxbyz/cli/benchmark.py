@@ -161,7 +161,7 @@ def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, En
 
 def _list(arguments: argparse.Namespace) -> int:
     from jaxbyz.benchmark.entries import load_entries
-    from jaxbyz.benchmark.results import result_path
+    from jaxbyz.benchmark.records import read_records
     from jaxbyz.benchmark.suite import load_suite, suite_names
 
     entries = load_entries(arguments.entries)
@@ -171,9 +171,10 @@ def _list(arguments: argparse.Namespace) -> int:
             print(f"{name:<10} {suite.hash}  {suite.summary}")
         print(f"\nentries: {', '.join(entries)}")
         return 0
-    for cell in _selected(arguments, load_suite(arguments.suite), entries):
-        finished = arguments.out is not None and result_path(Path(arguments.out), cell).exists()
-        print(f"{cell.name}{' (finished)' if finished else ''}")
+    suite, out = load_suite(arguments.suite), arguments.out
+    finished = read_records(out, suite) if out is not None and Path(out).exists() else {}
+    for cell in _selected(arguments, suite, entries):
+        print(f"{cell.name}{' (finished)' if cell.name in finished else ''}")
     return 0
 
 
@@ -268,7 +269,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     check_at_least(arguments, count=1)
     suite = load_suite(arguments.suite)
-    found = verify(suite, choose(arguments.folder, arguments.count, arguments.seed), print_message)
+    found = verify(suite, choose(arguments.folder, suite, arguments.count, arguments.seed), print_message)
     for one in found:
         numbers = f"largest difference {one.difference:.2g}, {one.standard_errors:.2g} standard errors"
         print(f"{one.verdict:<10} {one.name} ({numbers})")
@@ -327,11 +328,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _merge(arguments: argparse.Namespace) -> int:
-    from jaxbyz.benchmark.results import merge
+    from jaxbyz.benchmark.records import merge
     from jaxbyz.benchmark.suite import load_suite
 
     written = merge(arguments.folders, arguments.out, load_suite(arguments.suite), print_message)
-    print(f"{arguments.out}: {written} file(s) added")
+    print(f"{arguments.out}: {written} record(s) added")
     return 0
 
 
