@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxbyz.benchmark.entries import Cell, Entry, cell_config, cells_of, options_of, parse_entries
+from jaxbyz.benchmark.records import record_path
 from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.suite import Suite, load_suite
 
@@ -84,6 +85,11 @@ def write_suite(folder: Path, text: str = SUITE) -> Path:
 def entries() -> dict[str, Entry]:
     """Return both entries."""
     return parse_entries(ENTRIES, "entries.toml")
+
+
+def result_path(folder: Path, cell: Cell) -> Path:
+    """Return the path of the file of a cell."""
+    return record_path(folder, cell.name)
 
 
 def made_up(folder: Path, suite: Suite, cell: Cell, returns: np.ndarray) -> None:

@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.benchmark.records import record_name
-from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, load_suite, suite_names
+from jaxbyz.benchmark.suite import (
+    OPTIONAL_TABLE,
+    RUN_OPTIONS,
+    TEXT,
+    Suite,
+    Table,
+    check_name,
+    check_options,
+    load_suite,
+    suite_names,
+)
 from jaxbyz.configuration.config import TYPES, Config
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError, check_choice, unknown
@@ -87,15 +97,11 @@ def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
             raise UsageError(f"{path}: {name!r} is a reference of every suite; choose another name")
         if not isinstance(described, dict):
             raise UsageError(f"{path}: {name} is not a table")
-        fields = Fields(described, path, f"{name}.")
-        by_task = (
-            {task: dict(inner.values) for task, inner in fields.tables("tasks").items()} if "tasks" in described else {}
-        )
-        options = {key: value for key, value in described.items() if key not in ("summary", "tasks")}
+        found = Table(described, path, f"{name}.").read(False, summary=TEXT, tasks=OPTIONAL_TABLE)
+        by_task = {task: table.options() for task, table in found["tasks"].tables().items()}
+        options = {key: value for key, value in described.items() if key not in found}
         check_options(path, name, options, RUN_OPTIONS)
-        for task, inner_options in by_task.items():
-            check_options(path, f"{name}.tasks.{task}", inner_options, RUN_OPTIONS)
-        entries[name] = Entry(name, fields.take("summary", str), options, by_task)
+        entries[name] = Entry(name, found["summary"], options, by_task)
     if not entries:
         raise UsageError(f"{path}: names no entry")
     return entries

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.files import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-MEASURES = ("average", "final")
 # Options that the suite itself sets for every run. Neither tasks nor entries may set them.
 RUN_OPTIONS = ("agents", "byzantine", "attack", "seeds", "seed", "coin", "start", "output", "unsafe")
 
@@ -182,43 +181,31 @@ def load_suite(name: str | Path) -> Suite:
 
 def parse_suite(values: dict[str, Any], path: str) -> Suite:
     """Return the suite that a table describes, with every part checked; `path` is named in errors."""
-    top = Fields(values, path, "")
-    statistics, seeds, tuning = top.table("statistics"), top.table("seeds"), top.table("tuning")
-    certificate = top.table("certificate")
-    tasks = {name: _task(name, fields) for name, fields in top.tables("tasks").items()}
-    federations = {name: _federation(name, fields) for name, fields in top.tables("federations").items()}
+    parts = ("seeds", "statistics", "tuning", "certificate", "settings", "federations", "tasks")
+    top = Table(values, path).read(name=TEXT, summary=TEXT, attacks=TEXTS, **dict.fromkeys(parts, TABLE))
+    tasks = {name: _task(name, table) for name, table in top["tasks"].tables().items()}
+    federations = {name: _federation(name, table) for name, table in top["federations"].tables().items()}
+    seeds = top["seeds"].read(count=COUNT, first=SEED, references=COUNT)
+    tuning = top["tuning"].read(count=COUNT, first=SEED, attacks=TEXTS, factors=FACTORS)
+    statistics = top["statistics"].read(measure=MEASURE, floor=FLOOR, resamples=COUNT, confidence=CONFIDENCE)
     suite = Suite(
-        name=top.take("name", str),
-        summary=top.take("summary", str),
+        name=top["name"],
+        summary=top["summary"],
         hash="",
-        seeds=seeds.take("count", int, least=1),
-        first_seed=seeds.take("first", int, least=0),
-        reference_seeds=seeds.take("references", int, least=1),
-        attacks=top.texts("attacks"),
+        seeds=seeds["count"],
+        first_seed=seeds["first"],
+        reference_seeds=seeds["references"],
+        attacks=tuple(top["attacks"]),
         tasks=tasks,
         federations=federations,
-        settings=_settings(top.table("settings"), tasks, federations),
-        statistics=Statistics(
-            measure=statistics.take("measure", str),
-            floor=statistics.take("floor", float),
-            resamples=statistics.take("resamples", int, least=1),
-            confidence=statistics.take("confidence", float),
-        ),
-        tuning=Tuning(
-            seeds=tuning.take("count", int, least=1),
-            first_seed=tuning.take("first", int, least=0),
-            attacks=tuning.texts("attacks"),
-            factors=tuning.factors("factors"),
-        ),
-        certificate=Budget(
-            starts=certificate.take("starts", int, least=1),
-            climbers=certificate.take("climbers", int, least=1),
-            steps=certificate.take("steps", int, least=1),
-        ),
+        settings=_settings(top["settings"], tasks, federations),
+        statistics=Statistics(**statistics),
+        tuning=Tuning(tuning["count"], tuning["first"], tuple(tuning["attacks"]), tuple(map(float, tuning["factors"]))),
+        certificate=Budget(**top["certificate"].read(starts=COUNT, climbers=COUNT, steps=COUNT)),
     )
-    for fields in (top, statistics, seeds, tuning, certificate):
-        fields.refuse_others()
-    _check(suite, path)
+    check_name(path, "name", suite.name)
+    if (problem := next(_problems(suite), None)) is not None:
+        raise UsageError(f"{path}: {problem}")
     return suite._replace(hash=content_hash(values))  # of checked values only: others may not be JSON values
 
 
@@ -228,69 +215,85 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Fields:
-    """A table of a TOML file, whose entries are taken out one by one and checked."""
+class Kind(NamedTuple):
+    """What a value of a suite file may be.
 
-    def __init__(self, values: Mapping[str, Any], path: str, where: str):
-        self.values, self.path, self.where = values, path, where
-        self.known: set[str] = set()
+    Attributes:
+        type: of the value. Whole numbers are accepted for floats, which must be finite.
+        wording: completes the sentence "must be …".
+        allowed: returns whether a value of this type is allowed.
+        default: the value of a key that is not given; None if it must be given.
+    """
 
-    def take(self, name: str, kind: Any, default: Any = None, least: float | None = None) -> Any:
-        """Return the value of this name; whole numbers are accepted for floats. Without a default it must exist."""
-        self.known.add(name)
-        value = self.values.get(name, default)
-        if value is None:
-            near = difflib.get_close_matches(name, self.values.keys() - self.known, n=1)
-            raise UsageError(f"{self.path}: {self.where}{name} is missing{f'; there is {near[0]!r}' if near else ''}")
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
-            raise UsageError(f"{self.path}: {self.where}{name}={str(value)[:60]} is not of type {kind.__name__}")
-        if kind is float and not math.isfinite(value):
-            raise UsageError(f"{self.path}: {self.where}{name}={value}: must be finite")
-        if least is not None and value < least:
-            raise UsageError(f"{self.path}: {self.where}{name}={value}: must be at least {least}")
-        return value
+    type: Any
+    wording: str = ""
+    allowed: Callable[[Any], bool] = lambda value: True
+    default: Any = None
 
-    def table(self, name: str, optional: bool = False) -> Fields:
-        """Return the table of this name."""
-        return Fields(self.take(name, dict, {} if optional else None), self.path, f"{self.where}{name}.")
 
-    def tables(self, name: str) -> dict[str, Fields]:
-        """Return the tables inside the table of this name; their names are lowercase with dashes."""
-        found = self.table(name)
-        for inner in found.values:
-            check_name(self.path, f"{self.where}{name}", inner)
-        return {inner: found.table(inner) for inner in found.values}
+def _different_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values) and len(set(values)) == len(values)
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts of this name, which is not empty and names nothing twice."""
-        values = self.take(name, list)
-        if not values or not all(isinstance(value, str) for value in values) or len(set(values)) < len(values):
-            raise UsageError(f"{self.path}: {self.where}{name}: must be a list of different texts, at least one")
-        return tuple(values)
 
-    def optional_texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts of this name, or none if it is not given."""
-        return self.texts(name) if name in self.values else ()
+def _positive_numbers(values: list[Any]) -> bool:
+    return bool(values) and all(type(value) in (int, float) and 0 < value < math.inf for value in values)
 
-    def factors(self, name: str) -> tuple[float, ...]:
-        """Return the list of positive numbers of this name, which is not empty."""
-        values = self.take(name, list)
-        if not values or any(type(value) not in (int, float) or not 0 < value < math.inf for value in values):
-            raise UsageError(f"{self.path}: {self.where}{name}: must be a list of positive numbers, at least one")
-        return tuple(map(float, values))
 
-    def options(self, name: str, refused: tuple[str, ...] = RUN_OPTIONS) -> dict[str, Any]:
-        """Return a table of options of a run."""
-        values = dict(self.table(name, optional=True).values)
-        check_options(self.path, f"{self.where}{name}", values, refused)
-        return values
+TEXT, FLAG, NUMBER, TABLE, OPTIONAL_TABLE = Kind(str), Kind(bool), Kind(float), Kind(dict), Kind(dict, default={})
+COUNT = Kind(int, "at least 1", lambda value: value >= 1)
+SEED = Kind(int, "at least 0", lambda value: value >= 0)
+TEXTS = Kind(list, "a list of different texts, at least one", lambda values: bool(values) and _different_texts(values))
+OPTIONAL_TEXTS = Kind(list, "a list of different texts", _different_texts, default=[])
+FACTORS = Kind(list, "a list of positive numbers, at least one", _positive_numbers)
+MEASURE = Kind(str, "average or final", lambda value: value in ("average", "final"))
+FLOOR = Kind(float, "negative", lambda value: value < 0)
+CONFIDENCE = Kind(float, "between 0 and 1", lambda value: 0 < value < 1)
 
-    def refuse_others(self) -> None:
-        """Raise if the table has entries that nobody took."""
-        if others := sorted(self.values.keys() - self.known):
-            raise UsageError(f"{self.path}: {self.where}{others[0]} is unknown; known: {', '.join(sorted(self.known))}")
+
+class Table(NamedTuple):
+    """A table of a TOML file: its values, the file and the place in it, which errors name."""
+
+    values: Mapping[str, Any]
+    path: str
+    where: str = ""
+
+    def read(self, complete: bool = True, **kinds: Kind) -> dict[str, Any]:
+        """Return the values of these names, with tables as `Table`; refuse missing, wrong and other values.
+
+        Args:
+            complete: whether these names are all that the table may contain.
+            **kinds: what the values may be.
+        """
+        found, others = {}, self.values.keys() - kinds.keys()
+        for name, kind in kinds.items():
+            place, value = f"{self.path}: {self.where}{name}", self.values.get(name, kind.default)
+            if value is None:
+                near = difflib.get_close_matches(name, others, n=1)
+                raise UsageError(f"{place} is missing{f'; there is {near[0]!r}' if near else ''}")
+            if kind.type is float and type(value) is int:
+                value = float(value)
+            if type(value) is not kind.type:
+                raise UsageError(f"{place}={str(value)[:60]} is not of type {kind.type.__name__}")
+            if kind.type is float and not math.isfinite(value):
+                raise UsageError(f"{place}={value}: must be finite")
+            if not kind.allowed(value):
+                raise UsageError(f"{place}={str(value)[:60]}: must be {kind.wording}")
+            found[name] = Table(value, self.path, f"{self.where}{name}.") if kind.type is dict else value
+        if complete and others:
+            known = ", ".join(sorted(kinds))
+            raise UsageError(f"{self.path}: {self.where}{min(others)} is unknown; known: {known}")
+        return found
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables inside this one; their names are lowercase with dashes."""
+        for name in self.values:
+            check_name(self.path, self.where.removesuffix("."), name)
+        return self.read(**dict.fromkeys(self.values, TABLE))
+
+    def options(self, refused: tuple[str, ...] = RUN_OPTIONS) -> dict[str, Any]:
+        """Return the options of a run in this table."""
+        check_options(self.path, self.where.removesuffix("."), self.values, refused)
+        return dict(self.values)
 
 
 def check_name(path: str, where: str, name: str) -> None:
@@ -319,80 +322,67 @@ def is_json(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else isinstance(value, (str, int))
 
 
-def _task(name: str, fields: Fields) -> Task:
-    fixed, defaults = fields.options("fixed"), fields.options("defaults")
+def _task(name: str, table: Table) -> Task:
+    parts = dict.fromkeys(("fixed", "defaults", "alone", "mean"), OPTIONAL_TABLE)
+    found = table.read(threshold=NUMBER, without=OPTIONAL_TEXTS, **parts)
+    fixed, defaults = found["fixed"].options(), found["defaults"].options()
     if both := sorted(fixed.keys() & defaults.keys()):
-        raise UsageError(f"{fields.path}: {fields.where}{both[0]} is in fixed and in defaults")
-    references = {kind: fields.options(kind, (*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
-    threshold = fields.take("threshold", float)
-    task = Task(
-        name, fixed, defaults, references["alone"], references["mean"], threshold, fields.optional_texts("without")
-    )
-    fields.refuse_others()
-    return task
+        raise UsageError(f"{table.path}: {table.where}{both[0]} is in fixed and in defaults")
+    alone, mean = (found[reference].options((*RUN_OPTIONS, *fixed)) for reference in ("alone", "mean"))
+    return Task(name, fixed, defaults, alone, mean, found["threshold"], tuple(found["without"]))
 
 
-def _federation(name: str, fields: Fields) -> Federation:
-    federation = Federation(
-        name=name,
-        agents=fields.take("agents", int, least=2),
-        byzantine=fields.take("byzantine", int, least=1),
-        options=fields.options("options"),
-        decentralised=fields.take("decentralised", bool, False),
-        ranked=fields.take("ranked", bool, True),
-        without=fields.optional_texts("without"),
+def _federation(name: str, table: Table) -> Federation:
+    found = table.read(
+        agents=Kind(int, "at least 2", lambda value: value >= 2),
+        byzantine=COUNT,
+        options=OPTIONAL_TABLE,
+        decentralised=FLAG._replace(default=False),
+        ranked=FLAG._replace(default=True),
+        without=OPTIONAL_TEXTS,
     )
-    fields.refuse_others()
-    return federation
+    return Federation(name, **{**found, "options": found["options"].options(), "without": tuple(found["without"])})
 
 
 def _settings(
-    fields: Fields, tasks: Mapping[str, Task], federations: Mapping[str, Federation]
+    table: Table, tasks: Mapping[str, Task], federations: Mapping[str, Federation]
 ) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for task in fields.values:
-        if task not in tasks:
-            raise UsageError(f"{fields.path}: settings.{task}: the suite has no such task")
-        for federation in fields.texts(task):
-            if federation not in federations:
-                raise UsageError(f"{fields.path}: settings.{task}: the suite has no federation {federation!r}")
-            pairs.append((task, federation))
+    pairs = [(t, f) for t, names in table.read(**dict.fromkeys(table.values, TEXTS)).items() for f in names]
     if not pairs:
-        raise UsageError(f"{fields.path}: settings: must name at least one task with its federations")
+        raise UsageError(f"{table.path}: settings: must name at least one task with its federations")
+    for task, federation in pairs:
+        if task not in tasks:
+            raise UsageError(f"{table.path}: settings.{task}: the suite has no such task")
+        if federation not in federations:
+            raise UsageError(f"{table.path}: settings.{task}: the suite has no federation {federation!r}")
     return tuple(pairs)
 
 
-def _check(suite: Suite, path: str) -> None:
-    """Refuse values that no run could use: every task, federation and attack must make a configuration."""
-    check_name(path, "name", suite.name)
-    statistics = suite.statistics
-    if statistics.measure not in MEASURES:
-        raise UsageError(f"{path}: statistics.measure={statistics.measure!r}: must be {' or '.join(MEASURES)}")
-    if not 0 < statistics.confidence < 1:
-        raise UsageError(f"{path}: statistics.confidence={statistics.confidence}: must be between 0 and 1")
-    if statistics.floor >= 0:
-        raise UsageError(f"{path}: statistics.floor={statistics.floor}: must be negative")
+def _problems(suite: Suite) -> Iterator[str]:
+    """Yield why no run could use this suite: every task, federation and attack must make a configuration."""
     seeds = range(suite.first_seed, suite.first_seed + max(suite.seeds, suite.reference_seeds))
     tuning = range(suite.tuning.first_seed, suite.tuning.first_seed + suite.tuning.seeds)
     if max(seeds[0], tuning[0]) <= min(seeds[-1], tuning[-1]):
-        raise UsageError(f"{path}: tuning.first={tuning[0]}: tuning seeds and seeds of the suite must differ")
+        yield f"tuning.first={tuning[0]}: tuning seeds and seeds of the suite must differ"
     if "none" in suite.attacks:
-        raise UsageError(f"{path}: attacks: 'none' is always run; do not name it")
+        yield "attacks: 'none' is always run; do not name it"
     if others := [name for name in suite.tuning.attacks if name not in (*suite.attacks, "none")]:
-        raise UsageError(f"{path}: tuning.attacks: {others[0]!r} is not an attack of the suite")
+        yield f"tuning.attacks: {others[0]!r} is not an attack of the suite"
     for kind, parts in (("tasks", suite.tasks), ("federations", suite.federations)):
         for name, part in parts.items():
-            if others := [attack for attack in part.without if attack not in suite.attacks]:
-                raise UsageError(f"{path}: {kind}.{name}.without: {others[0]!r} is not an attack of the suite")
-            if others := [attack for attack in part.without if attack in suite.tuning.attacks]:
-                raise UsageError(f"{path}: {kind}.{name}.without: {others[0]!r} is needed for tuning")
+            for attack in part.without:
+                if attack not in suite.attacks:
+                    yield f"{kind}.{name}.without: {attack!r} is not an attack of the suite"
+                if attack in suite.tuning.attacks:
+                    yield f"{kind}.{name}.without: {attack!r} is needed for tuning"
     for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
+        attacks = suite.attacks_in(task.name, federation.name)
+        if not attacks:
+            yield f"task {task.name}, federation {federation.name}: no attack is left"
         size = {"agents": federation.agents, "byzantine": federation.byzantine}
-        if not suite.attacks_in(task.name, federation.name):
-            raise UsageError(f"{path}: task {task.name}, federation {federation.name}: no attack is left")
-        for attack in suite.attacks_in(task.name, federation.name):
-            options = {**task.defaults, **task.fixed, **federation.options, **size}
+        options = {**task.defaults, **task.fixed, **federation.options, **size}
+        for attack in attacks:
             try:
                 resolve("default", **options, attack=attack, unsafe=True)
             except UsageError as error:
-                raise UsageError(f"{path}: task {task.name}, federation {federation.name}: {error}") from error
+                yield f"task {task.name}, federation {federation.name}: {error}"

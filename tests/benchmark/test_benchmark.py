@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmark_results import SUITE, entries, made_up, make_results, write_suite
+from benchmark_results import SUITE, entries, made_up, make_results, result_path, write_suite
 
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries, reference_cells
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.results import hash_of, load_results, measurements, read_result, result_path
+from jaxbyz.benchmark.records import hash_of, read_record, read_records
+from jaxbyz.benchmark.results import load_results, measurements, result_of
 from jaxbyz.benchmark.running import run_cells
 from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
@@ -59,7 +60,7 @@ def test_suites_of_the_package_are_valid_and_unchanged():
         ("threshold = 30.0", "treshold = 30.0", "tasks.easy.threshold is missing; there is 'treshold'"),
         ("references = 12", "references = 1.5", "seeds.references=1.5 is not of type int"),
         ("floor = -1.0", 'floor = "low"', "statistics.floor=low is not of type float"),
-        ('measure = "average"', 'measure = "median"', "statistics.measure='median': must be average or final"),
+        ('measure = "average"', 'measure = "median"', "statistics.measure=median: must be average or final"),
         ("first = 1000", "first = 7", "tuning seeds and seeds of the suite must differ"),
         ("threshold = 30.0", "threshold = 30.0\ncolour = 1", "tasks.easy.colour is unknown"),
         ("threshold = 30.0", 'threshold = 30.0\nwithout = ["mimic"]', "tasks.easy.without: 'mimic' is not an attack"),
@@ -73,13 +74,13 @@ def test_suites_of_the_package_are_valid_and_unchanged():
         ('easy = ["k5", "k9"]', 'easy = ["k6"]', "settings.easy: the suite has no federation 'k6'"),
         ("[tasks.easy.fixed]", "[tasks.easy.fixed", "not readable as TOML"),
         ("[federations.k5]", "[federations.K_5]", "'K_5' must consist of lowercase letters"),
-        ("factors = [0.5, 1.0]", "factors = [0.5, -1]", "tuning.factors: must be a list of positive numbers"),
+        ("factors = [0.5, 1.0]", "factors = [0.5, -1]", "tuning.factors=[0.5, -1]: must be a list of positive numbers"),
         ("byzantine = 1", "byzantine = 9", "byzantine=9 of agents=5"),
         ('name = "tiny"', 'name = "tiny"\nreleased = 2024-01-01', "released is unknown"),
         ("eta = 0.05", "eta = 2024-01-01", "tasks.easy.alone.eta=2024-01-01: must not be a date"),
         ("eta = 0.05", "eta = inf", "tasks.easy.alone.eta=inf: must not be a date, a time or non-finite"),
         ("floor = -1.0", "floor = nan", "statistics.floor=nan: must be finite"),
-        ("factors = [0.5, 1.0]", "factors = [0.5, inf]", "tuning.factors: must be a list of positive numbers"),
+        ("factors = [0.5, 1.0]", "factors = [0.5, inf]", "tuning.factors=[0.5, inf]: must be a list of positive numbers"),
     ],
 )
 def test_bad_suites_are_refused_in_one_line(tmp_path, before, after, said):
@@ -178,7 +179,7 @@ def test_non_finite_seeds_count_as_the_floor(tmp_path):
     path, folder = make_results(tmp_path)
     suite, cell = load_suite(path), Cell("easy", "k5", "robust", "avg-zero")
     made_up(folder, suite, cell, np.array([30.0, np.nan, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0]))
-    result = read_result(result_path(folder, cell), suite)
+    result = result_of(read_record(result_path(folder, cell), suite))
     assert result.finite.sum() == 7 and np.isnan(result.average[1])
     scores = normalise(result.average, References(10.0, 30.0), -1.0)
     assert scores.tolist() == [1.0, -1.0, *[1.0] * 6]
@@ -218,16 +219,16 @@ def test_changed_and_foreign_results_are_refused(tmp_path):
     suite, cell = load_suite(path), Cell("easy", "k5", "robust", "none")
     file = result_path(folder, cell)
     content = json.loads(file.read_text())
-    check_result(file, suite)
+    check_result(read_record(file, suite), suite)
 
     def refused(changed: dict, said: str, rehash: bool = False) -> None:
         changed = {**content, **changed}
         file.write_text(json.dumps({**changed, "hash": hash_of(changed)} if rehash else changed))
         with pytest.raises(UsageError, match=said):
-            check_result(file, suite)
+            check_result(read_record(file, suite), suite)
 
     refused({"average": [99.0] * 8}, "the contents do not fit the hash")
-    refused({"format": 99}, "results of another version")
+    refused({"format": 99}, "of another version")
     refused({"suite": {"name": "tiny", "hash": "0"}}, "made with suite", rehash=True)
     refused({"average": [1.0]}, r"average has shape \(1,\)", rehash=True)
     refused({"seeds": None}, "seeds is missing", rehash=True)
@@ -236,31 +237,31 @@ def test_changed_and_foreign_results_are_refused(tmp_path):
     refused({"cell": {**content["cell"], "task": 3}}, "task is missing or not of type str", rehash=True)
     refused({"cell": {**content["cell"], "colour": "red"}}, "not a result of the benchmark", rehash=True)
     refused({"config": {**content["config"], "eta": 9.0}}, r"made with other options \(eta\)", rehash=True)
-    refused({"cell": {**content["cell"], "attack": "avg-zero"}}, "holds the cell", rehash=True)
+    refused({"cell": {**content["cell"], "attack": "avg-zero"}}, r"holds easy\.k5\.robust\.avg-zero", rehash=True)
     file.write_text("{")
     with pytest.raises(UsageError, match="not readable as JSON"):
-        read_result(file, suite)
+        read_record(file, suite)
 
 
 def test_references_are_verified_with_the_options_of_the_suite(tmp_path):
     path, folder = make_results(tmp_path)
     suite, cell = load_suite(path), Cell("easy", "one-agent", "alone", "none")
-    check_result(result_path(folder, cell), suite)
+    check_result(read_record(result_path(folder, cell), suite), suite)
     content = json.loads(result_path(folder, cell).read_text())
     content["options"]["eta"] = content["config"]["eta"] = 0.9
     result_path(folder, cell).write_text(json.dumps({**content, "hash": hash_of(content)}))
     with pytest.raises(UsageError, match="the reference alone was not run with the options of the suite"):
-        check_result(result_path(folder, cell), suite)
+        check_result(read_record(result_path(folder, cell), suite), suite)
     unknown = result_path(folder, cell._replace(task="hard"))
     content["cell"]["task"] = "hard"
     unknown.write_text(json.dumps({**content, "hash": hash_of(content)}))
     with pytest.raises(UsageError, match="the suite tiny has no such reference"):
-        check_result(unknown, suite)
+        check_result(read_record(unknown, suite), suite)
 
 
 def test_comparison_of_a_second_run(results):
     suite = load_suite(results[0])
-    result = read_result(result_path(results[1], Cell("easy", "k5", "robust", "none")), suite)
+    result = result_of(read_record(result_path(results[1], Cell("easy", "k5", "robust", "none")), suite))
     result = result._replace(average=30 + np.arange(8.0))
     assert compare(result, result.average, True).verdict == "identical"
     rounded = result.average + np.array([0.5, -0.5] * 4)
@@ -282,9 +283,9 @@ def test_merging_keeps_the_first_of_two_results(tmp_path, capsys):
             (folder / name).rename(other / name)
     out = tmp_path / "all"
     assert main(["benchmark", "merge", str(path), str(folder), str(other), "--out", str(out)]) == 0
-    assert f"{cell.name}.json: kept that of {folder}" in capsys.readouterr().err
+    assert f"{cell.name}: kept that of {folder}" in capsys.readouterr().err
     assert sorted(file.name for file in out.glob("*.json")) == names
-    assert read_result(result_path(out, cell), suite).average[0] == 30.0
+    assert load_results(out, suite)[cell].average[0] == 30.0
     assert load_leaderboard(str(path), out)["entries"][0]["overall"]["value"] == pytest.approx(0.5)
     changed = json.loads(result_path(other, cell).read_text())
     del changed["config"]["ratio_window"]  # as if the file were older than this option, and so had its default
