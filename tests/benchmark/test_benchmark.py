@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import re
@@ -16,14 +17,14 @@ from benchmark_results import SUITE, entries, made_up, make_results, result_path
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries, reference_cells
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.records import hash_of, read_record, read_records
+from jaxbyz.benchmark.records import hash_of, merge, read_record, read_records, write_record
 from jaxbyz.benchmark.results import load_results, measurements, result_of
 from jaxbyz.benchmark.running import run_cells
 from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
 from jaxbyz.benchmark.table import both_tables
-from jaxbyz.benchmark.tuning import average_returns, tune
-from jaxbyz.benchmark.verify import check_result, compare
+from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune
+from jaxbyz.benchmark.verify import check_result, choose, compare
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.report.statistics import interquartile_mean, probability_of_improvement, stratified_iqm, window_averages
@@ -80,7 +81,11 @@ def test_suites_of_the_package_are_valid_and_unchanged():
         ("eta = 0.05", "eta = 2024-01-01", "tasks.easy.alone.eta=2024-01-01: must not be a date"),
         ("eta = 0.05", "eta = inf", "tasks.easy.alone.eta=inf: must not be a date, a time or non-finite"),
         ("floor = -1.0", "floor = nan", "statistics.floor=nan: must be finite"),
-        ("factors = [0.5, 1.0]", "factors = [0.5, inf]", "tuning.factors=[0.5, inf]: must be a list of positive numbers"),
+        (
+            "factors = [0.5, 1.0]",
+            "factors = [0.5, inf]",
+            "tuning.factors=[0.5, inf]: must be a list of positive numbers",
+        ),
     ],
 )
 def test_bad_suites_are_refused_in_one_line(tmp_path, before, after, said):
@@ -297,6 +302,77 @@ def test_merging_keeps_the_first_of_two_results(tmp_path, capsys):
     assert "has another configuration than" in capsys.readouterr().err
 
 
+def test_one_compressed_file_holds_what_a_folder_holds(tmp_path, capsys):
+    """Every command reads it, it can be unpacked, and the same records give the same bytes in any order."""
+    path, folder = make_results(tmp_path)
+    suite, tuned = load_suite(path), {"task": "easy", "entry": "robust", "best": 0.2}
+    write_record(folder / "easy.robust.json", suite, tuned)
+    write_record(
+        folder / "certificate.k5.rfa.json",
+        suite,
+        {"federation": "k5", "rule": "rfa", "certificate": {"verdict": "cleared", "reason": ""}},
+    )
+    packed, again, unpacked = tmp_path / "all.jsonl.gz", tmp_path / "again.jsonl.gz", tmp_path / "unpacked"
+
+    def shown(*arguments: str) -> str:
+        assert main(["benchmark", arguments[0], str(path), *map(str, arguments[1:])]) == 0
+        return capsys.readouterr().out
+
+    assert f"{packed}: 14 record(s) added" in shown("merge", folder, "--out", packed)
+    assert f"{unpacked}: 14 record(s) added" in shown("merge", packed, "--out", unpacked)
+    assert {file.name: file.read_bytes() for file in unpacked.iterdir()} == {
+        file.name: file.read_bytes() for file in folder.iterdir()
+    }
+    (half := tmp_path / "half").mkdir()
+    for file in sorted(unpacked.iterdir())[::2]:
+        file.rename(half / file.name)
+    for sources in ([unpacked], [half, packed]):
+        shown("merge", *sources, "--out", again)
+    written = again.stat().st_mtime_ns
+    assert "0 record(s) added" in shown("merge", packed, "--out", again)
+    assert again.read_bytes() == packed.read_bytes() and again.stat().st_mtime_ns == written
+
+    for action in (["table"], ["table", "--json"], ["table", "--attacks"]):
+        assert shown(action[0], packed, *action[1:]) == shown(action[0], folder, *action[1:])
+    for name in ("curves.json", "scores.npz", "board.html"):
+        action = "page" if name.endswith("html") else "export"
+        for source, out in ((packed, tmp_path / name), (folder, half / name)):
+            shown(action, source, "--out", out)
+        assert (tmp_path / name).read_bytes() == (half / name).read_bytes()
+    listed = shown("list", "--out", packed)
+    assert "easy.k5.mean.none (finished)" in listed and "easy.k5.naive.none\n" in listed
+    names = [[record.content["cell"] for record in choose(source, suite, 5, 0)] for source in (packed, folder)]
+    assert names[0] == names[1] and len(names[0]) == 5
+    assert load_step_sizes(packed, suite) == {("easy", "robust"): 0.2}
+    rows = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    assert len(rows) == 14 and all(json.loads(row)["suite"] == suite.label for row in rows)
+
+
+def test_damaged_compressed_files_are_refused_with_the_line(tmp_path):
+    path, folder = make_results(tmp_path)
+    suite, packed = load_suite(path), tmp_path / "all.jsonl.gz"
+    merge([folder], packed, suite, print)
+    rows = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+
+    def refused(content: bytes, said: str) -> None:
+        packed.write_bytes(content)
+        with pytest.raises(UsageError, match=re.escape(f"{packed}{said}")):
+            read_records(packed, suite)
+
+    refused(
+        gzip.compress(b"".join([*rows[:2], rows[2].replace(b'"seconds": 1.5', b'"seconds": 1.6')])),
+        ", line 3: the contents do not fit",
+    )
+    refused(gzip.compress(b"".join([*rows, rows[4]])), ", line 13: holds ")
+    refused(gzip.compress(rows[0] + b"[]\n"), ", line 2: must contain one JSON object")
+    refused(gzip.compress(rows[0] + b" " * 2**20 + rows[1]), ", line 2: larger than the limit")
+    refused(gzip.compress(b"".join(rows))[:-20], ", line ")
+    refused(b"".join(rows), ", line 1: not readable as a gzip file")
+    for name in ("none.jsonl.gz", "results.json"):
+        with pytest.raises(UsageError, match="no such folder of results"):
+            read_records(tmp_path / name, suite)
+
+
 def test_exports(results, tmp_path):
     suite = load_suite(results[0])
     loaded = load_results(results[1], suite)
@@ -346,9 +422,9 @@ def test_the_table_shows_that_the_seeds_of_entries_are_harder(tmp_path):
     [("v1", ("docs/benchmark.md", "README.md")), ("v1-lite", ("docs/benchmark.md",))],
 )
 def test_what_is_published_follows_from_the_results(suite, shown_in, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "suite")
     publish = importlib.import_module("publish_benchmark")
-    board = load_leaderboard(suite, ROOT / "benchmarks/results/benchmark" / suite)
+    board = load_leaderboard(suite, publish.published("benchmark", suite))
     assert len(board["entries"]) == 15
     assert all(entry["overall"] is not None for entry in board["entries"])
     blocks = publish.blocks(board)
