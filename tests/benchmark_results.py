@@ -113,6 +113,6 @@ def make_results(folder: Path) -> tuple[Path, Path]:
     suite, out = load_suite(path), folder / "results"
     out.mkdir()
     for cell in cells_of(suite, entries()):
-        count = suite.reference_seeds if cell.entry in ("alone", "mean") else suite.seeds
+        count = suite.seeds.references if cell.entry in ("alone", "mean") else suite.seeds.count
         made_up(out, suite, cell, np.full(count, RETURNS[cell.entry, cell.attack]))
     return path, out

@@ -72,6 +72,20 @@ class Federation(NamedTuple):
     without: tuple[str, ...] = ()
 
 
+class Seeds(NamedTuple):
+    """The seeds of every run.
+
+    Attributes:
+        first: the first seed.
+        count: the number of seeds of an entry.
+        references: the number of seeds of the references, which define the scale of all scores.
+    """
+
+    first: int
+    count: int
+    references: int
+
+
 class Statistics(NamedTuple):
     """How runs become scores.
 
@@ -92,14 +106,14 @@ class Tuning(NamedTuple):
     """The tuning budget that every entry and reference has on each task.
 
     Attributes:
-        seeds: the number of seeds, which are not among those of the suite.
-        first_seed: the first of them.
+        first: the first seed; the seeds are not among those of the suite.
+        count: the number of seeds.
         attacks: the worst of these decides; references are tuned without attack.
         factors: the default step size of the task times each of these is tried.
     """
 
-    seeds: int
-    first_seed: int
+    first: int
+    count: int
     attacks: tuple[str, ...]
     factors: tuple[float, ...]
 
@@ -111,31 +125,27 @@ class Suite(NamedTuple):
         name: its name and version.
         summary: one line.
         hash: of the contents; comments and the order of keys do not matter.
-        seeds: the number of seeds of every run.
-        first_seed: the first of them.
-        reference_seeds: the number of seeds of the references, which define the scale of all scores.
         attacks: the attacks, besides `none`; a task or a federation may leave some out.
-        tasks: by name.
-        federations: by name.
-        settings: pairs of a task and a federation, in the order in which they are run.
+        seeds: the seeds of every run.
         statistics: how runs become scores.
         tuning: how the hyperparameters of entries may be chosen.
         certificate: how hard the certifier searches.
+        tasks: by name.
+        federations: by name.
+        settings: pairs of a task and a federation, in the order in which they are run.
     """
 
     name: str
     summary: str
     hash: str
-    seeds: int
-    first_seed: int
-    reference_seeds: int
     attacks: tuple[str, ...]
-    tasks: dict[str, Task]
-    federations: dict[str, Federation]
-    settings: tuple[tuple[str, str], ...]
+    seeds: Seeds
     statistics: Statistics
     tuning: Tuning
     certificate: Budget
+    tasks: dict[str, Task]
+    federations: dict[str, Federation]
+    settings: tuple[tuple[str, str], ...]
 
     @property
     def label(self) -> dict[str, str]:
@@ -181,29 +191,18 @@ def load_suite(name: str | Path) -> Suite:
 
 def parse_suite(values: dict[str, Any], path: str) -> Suite:
     """Return the suite that a table describes, with every part checked; `path` is named in errors."""
-    parts = ("seeds", "statistics", "tuning", "certificate", "settings", "federations", "tasks")
-    top = Table(values, path).read(name=TEXT, summary=TEXT, attacks=TEXTS, **dict.fromkeys(parts, TABLE))
+    top = Table(values, path).read({name: KINDS[name] for name in Suite._fields if name != "hash"})
+    check_name(path, top["name"])
     tasks = {name: _task(name, table) for name, table in top["tasks"].tables().items()}
     federations = {name: _federation(name, table) for name, table in top["federations"].tables().items()}
-    seeds = top["seeds"].read(count=COUNT, first=SEED, references=COUNT)
-    tuning = top["tuning"].read(count=COUNT, first=SEED, attacks=TEXTS, factors=FACTORS)
-    statistics = top["statistics"].read(measure=MEASURE, floor=FLOOR, resamples=COUNT, confidence=CONFIDENCE)
-    suite = Suite(
-        name=top["name"],
-        summary=top["summary"],
-        hash="",
-        seeds=seeds["count"],
-        first_seed=seeds["first"],
-        reference_seeds=seeds["references"],
-        attacks=tuple(top["attacks"]),
-        tasks=tasks,
-        federations=federations,
-        settings=_settings(top["settings"], tasks, federations),
-        statistics=Statistics(**statistics),
-        tuning=Tuning(tuning["count"], tuning["first"], tuple(tuning["attacks"]), tuple(map(float, tuning["factors"]))),
-        certificate=Budget(**top["certificate"].read(starts=COUNT, climbers=COUNT, steps=COUNT)),
-    )
-    check_name(path, "name", suite.name)
+    parts = {
+        "seeds": Seeds(**top["seeds"].read_fields(Seeds)),
+        "statistics": Statistics(**top["statistics"].read_fields(Statistics)),
+        "tuning": Tuning(**top["tuning"].read_fields(Tuning)),
+        "certificate": Budget(**top["certificate"].read(dict.fromkeys(("starts", "climbers", "steps"), COUNT))),
+        "settings": _settings(top["settings"], tasks, federations),
+    }
+    suite = Suite(**{**top, **parts, "tasks": tasks, "federations": federations, "hash": ""})
     if (problem := next(_problems(suite), None)) is not None:
         raise UsageError(f"{path}: {problem}")
     return suite._replace(hash=content_hash(values))  # of checked values only: others may not be JSON values
@@ -239,15 +238,26 @@ def _positive_numbers(values: list[Any]) -> bool:
     return bool(values) and all(type(value) in (int, float) and 0 < value < math.inf for value in values)
 
 
-TEXT, FLAG, NUMBER, TABLE, OPTIONAL_TABLE = Kind(str), Kind(bool), Kind(float), Kind(dict), Kind(dict, default={})
+TEXT, NUMBER, TABLE, OPTIONAL_TABLE = Kind(str), Kind(float), Kind(dict), Kind(dict, default={})
 COUNT = Kind(int, "at least 1", lambda value: value >= 1)
-SEED = Kind(int, "at least 0", lambda value: value >= 0)
-TEXTS = Kind(list, "a list of different texts, at least one", lambda values: bool(values) and _different_texts(values))
-OPTIONAL_TEXTS = Kind(list, "a list of different texts", _different_texts, default=[])
-FACTORS = Kind(list, "a list of positive numbers, at least one", _positive_numbers)
-MEASURE = Kind(str, "average or final", lambda value: value in ("average", "final"))
-FLOOR = Kind(float, "negative", lambda value: value < 0)
-CONFIDENCE = Kind(float, "between 0 and 1", lambda value: 0 < value < 1)
+TEXTS = Kind(list, "a list of different texts, at least one", lambda values: values and _different_texts(values))
+KINDS = {
+    **dict.fromkeys(("name", "summary"), TEXT),
+    **dict.fromkeys(("count", "references", "resamples", "byzantine"), COUNT),
+    **dict.fromkeys(("seeds", "statistics", "tuning", "certificate", "tasks", "federations", "settings"), TABLE),
+    **dict.fromkeys(("fixed", "defaults", "alone", "mean", "options"), OPTIONAL_TABLE),
+    "first": Kind(int, "at least 0", lambda value: value >= 0),
+    "agents": Kind(int, "at least 2", lambda value: value >= 2),
+    "threshold": NUMBER,
+    "floor": Kind(float, "negative", lambda value: value < 0),
+    "confidence": Kind(float, "between 0 and 1", lambda value: 0 < value < 1),
+    "measure": Kind(str, "average or final", lambda value: value in ("average", "final")),
+    "attacks": TEXTS,
+    "without": Kind(list, "a list of different texts", _different_texts, default=[]),
+    "factors": Kind(list, "a list of positive numbers, at least one", _positive_numbers),
+    "decentralised": Kind(bool, default=False),
+    "ranked": Kind(bool, default=True),
+}
 
 
 class Table(NamedTuple):
@@ -257,12 +267,12 @@ class Table(NamedTuple):
     path: str
     where: str = ""
 
-    def read(self, complete: bool = True, **kinds: Kind) -> dict[str, Any]:
-        """Return the values of these names, with tables as `Table`; refuse missing, wrong and other values.
+    def read(self, kinds: Mapping[str, Kind], complete: bool = True) -> dict[str, Any]:
+        """Return the values of these kinds by name, with tables as `Table`; refuse missing, wrong and other values.
 
         Args:
-            complete: whether these names are all that the table may contain.
-            **kinds: what the values may be.
+            kinds: what the values may be.
+            complete: whether these are all that the table may contain.
         """
         found, others = {}, self.values.keys() - kinds.keys()
         for name, kind in kinds.items():
@@ -278,76 +288,66 @@ class Table(NamedTuple):
                 raise UsageError(f"{place}={value}: must be finite")
             if not kind.allowed(value):
                 raise UsageError(f"{place}={str(value)[:60]}: must be {kind.wording}")
-            found[name] = Table(value, self.path, f"{self.where}{name}.") if kind.type is dict else value
+            if kind.type is dict:
+                value = Table(value, self.path, f"{self.where}{name}.")
+            found[name] = tuple(value) if kind.type is list else value
         if complete and others:
-            known = ", ".join(sorted(kinds))
-            raise UsageError(f"{self.path}: {self.where}{min(others)} is unknown; known: {known}")
+            raise UsageError(f"{self.path}: {self.where}{min(others)} is unknown; known: {', '.join(sorted(kinds))}")
         return found
+
+    def read_fields(self, kind: Any, *besides: str) -> dict[str, Any]:
+        """Return the values that a NamedTuple has, besides some of them."""
+        return self.read({name: KINDS[name] for name in kind._fields if name not in besides})
 
     def tables(self) -> dict[str, Table]:
         """Return the tables inside this one; their names are lowercase with dashes."""
         for name in self.values:
-            check_name(self.path, self.where.removesuffix("."), name)
-        return self.read(**dict.fromkeys(self.values, TABLE))
+            check_name(f"{self.path}: {self.where}", name)
+        return self.read(dict.fromkeys(self.values, TABLE))
 
     def options(self, refused: tuple[str, ...] = RUN_OPTIONS) -> dict[str, Any]:
-        """Return the options of a run in this table."""
-        check_options(self.path, self.where.removesuffix("."), self.values, refused)
+        """Return the options of a run in this table.
+
+        Refuse options that do not exist, those that someone else sets, and values that JSON does not have.
+        """
+        for name, value in self.values.items():
+            place = f"{self.path}: {self.where}{name}"
+            if name not in FIELDS:
+                raise UsageError(f"{self.path}: {self.where.removesuffix('.')}: {unknown_option(name)}")
+            if name in refused:
+                raise UsageError(f"{place}: the suite sets this option itself")
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                shown = str(value)[:60]
+                raise UsageError(f"{place}={shown}: must not be a date, a time or non-finite") from error
         return dict(self.values)
 
 
-def check_name(path: str, where: str, name: str) -> None:
+def check_name(place: str, name: str) -> None:
     """Refuse a name that is not lowercase with dashes, because names become parts of file names."""
     if not NAME.fullmatch(name):
-        raise UsageError(f"{path}: {where}: {name[:60]!r} must consist of lowercase letters, digits and dashes")
-
-
-def check_options(path: str, where: str, options: Mapping[str, Any], refused: tuple[str, ...]) -> None:
-    """Refuse options that do not exist, those that someone else sets, and values that JSON does not have."""
-    for name, value in options.items():
-        if name not in FIELDS:
-            raise UsageError(f"{path}: {where}: {unknown_option(name)}")
-        if name in refused:
-            raise UsageError(f"{path}: {where}.{name}: the suite sets this option itself")
-        if not is_json(value):
-            raise UsageError(f"{path}: {where}.{name}={str(value)[:60]}: must not be a date, a time or non-finite")
-
-
-def is_json(value: Any) -> bool:
-    """Return whether a TOML value is a JSON value: neither a date or a time, nor a number that is not finite."""
-    if isinstance(value, dict):
-        return all(map(is_json, value.values()))
-    if isinstance(value, list):
-        return all(map(is_json, value))
-    return math.isfinite(value) if isinstance(value, float) else isinstance(value, (str, int))
+        raise UsageError(f"{place}: {name[:60]!r} must consist of lowercase letters, digits and dashes")
 
 
 def _task(name: str, table: Table) -> Task:
-    parts = dict.fromkeys(("fixed", "defaults", "alone", "mean"), OPTIONAL_TABLE)
-    found = table.read(threshold=NUMBER, without=OPTIONAL_TEXTS, **parts)
+    found = table.read_fields(Task, "name")
     fixed, defaults = found["fixed"].options(), found["defaults"].options()
     if both := sorted(fixed.keys() & defaults.keys()):
         raise UsageError(f"{table.path}: {table.where}{both[0]} is in fixed and in defaults")
-    alone, mean = (found[reference].options((*RUN_OPTIONS, *fixed)) for reference in ("alone", "mean"))
-    return Task(name, fixed, defaults, alone, mean, found["threshold"], tuple(found["without"]))
+    references = {kind: found[kind].options((*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
+    return Task(name, **{**found, **references, "fixed": fixed, "defaults": defaults})
 
 
 def _federation(name: str, table: Table) -> Federation:
-    found = table.read(
-        agents=Kind(int, "at least 2", lambda value: value >= 2),
-        byzantine=COUNT,
-        options=OPTIONAL_TABLE,
-        decentralised=FLAG._replace(default=False),
-        ranked=FLAG._replace(default=True),
-        without=OPTIONAL_TEXTS,
-    )
-    return Federation(name, **{**found, "options": found["options"].options(), "without": tuple(found["without"])})
+    found = table.read_fields(Federation, "name")
+    return Federation(name, **{**found, "options": found["options"].options()})
 
 
 def _settings(
     table: Table, tasks: Mapping[str, Task], federations: Mapping[str, Federation]
 ) -> tuple[tuple[str, str], ...]:
-    pairs = [(t, f) for t, names in table.read(**dict.fromkeys(table.values, TEXTS)).items() for f in names]
+    pairs = [(t, f) for t, names in table.read(dict.fromkeys(table.values, TEXTS)).items() for f in names]
     if not pairs:
         raise UsageError(f"{table.path}: settings: must name at least one task with its federations")
     for task, federation in pairs:
@@ -360,20 +360,20 @@ def _settings(
 
 def _problems(suite: Suite) -> Iterator[str]:
     """Yield why no run could use this suite: every task, federation and attack must make a configuration."""
-    seeds = range(suite.first_seed, suite.first_seed + max(suite.seeds, suite.reference_seeds))
-    tuning = range(suite.tuning.first_seed, suite.tuning.first_seed + suite.tuning.seeds)
-    if max(seeds[0], tuning[0]) <= min(seeds[-1], tuning[-1]):
-        yield f"tuning.first={tuning[0]}: tuning seeds and seeds of the suite must differ"
+    seeds, tuning = suite.seeds, suite.tuning
+    last = seeds.first + max(seeds.count, seeds.references) - 1
+    if max(seeds.first, tuning.first) <= min(last, tuning.first + tuning.count - 1):
+        yield f"tuning.first={tuning.first}: tuning seeds and seeds of the suite must differ"
     if "none" in suite.attacks:
         yield "attacks: 'none' is always run; do not name it"
-    if others := [name for name in suite.tuning.attacks if name not in (*suite.attacks, "none")]:
+    if others := [name for name in tuning.attacks if name not in (*suite.attacks, "none")]:
         yield f"tuning.attacks: {others[0]!r} is not an attack of the suite"
     for kind, parts in (("tasks", suite.tasks), ("federations", suite.federations)):
         for name, part in parts.items():
             for attack in part.without:
                 if attack not in suite.attacks:
                     yield f"{kind}.{name}.without: {attack!r} is not an attack of the suite"
-                if attack in suite.tuning.attacks:
+                if attack in tuning.attacks:
                     yield f"{kind}.{name}.without: {attack!r} is needed for tuning"
     for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
         attacks = suite.attacks_in(task.name, federation.name)

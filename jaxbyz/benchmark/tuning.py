@@ -83,7 +83,7 @@ def tuning_config(suite: Suite, entries: Mapping[str, Entry], name: str, task: s
     options = options_of(suite, entries, cell)
     decay = decay_of(suite, task, options)
     others = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
-    seeds = {"seeds": suite.tuning.seeds, "seed": suite.tuning.first_seed}
+    seeds = {"seeds": suite.tuning.count, "seed": suite.tuning.first}
     config = cell_config(suite, cell, others, **seeds)
     return config if decay is None else cell_config(suite, cell, others, **seeds, **step_size(config.eta, decay))
 

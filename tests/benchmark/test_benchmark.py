@@ -46,11 +46,11 @@ def test_suites_of_the_package_are_valid_and_unchanged():
     competing = load_entries()
     for name in suite_names():
         suite = load_suite(name)
-        assert suite.name == name and suite.seeds >= 10 and suite.hash == RELEASED[name]
+        assert suite.name == name and suite.seeds.count >= 10 and suite.hash == RELEASED[name]
         for cell in cells_of(suite, competing):  # every entry makes a configuration in every setting
             if cell.entry in competing and cell.attack == suite.attacks[0]:
                 config = cell_config(suite, cell, competing[cell.entry].options_on(cell.task))
-                assert config.coin == "own" and config.seeds == suite.seeds
+                assert config.coin == "own" and config.seeds == suite.seeds.count
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,12 @@ def test_scores_of_known_results(results):
     scores = score_entries(suite, load_results(results[1], suite))
     robust, central = scores["robust"]["easy", "k5"], scores["central"]["easy", "k5"]
     assert float(robust.attacks["avg-zero"].score.value) == pytest.approx(0.75)
-    assert robust.worst == "large-noise" and tuple(map(float, robust.score)) == pytest.approx((0.5, 0.5, 0.5))
+    assert robust.worst == "large-noise" and tuple(map(float, robust.worst_cell.score)) == pytest.approx(
+        (0.5, 0.5, 0.5)
+    )
     assert robust.unattacked is not None and float(robust.unattacked.score.value) == pytest.approx(1.0)
     # (−100 − 10) / 20 is below the floor; 40 is better than the mean.
-    assert central.worst == "large-noise" and float(central.score.value) == -1.0
+    assert central.worst == "large-noise" and float(central.worst_cell.score.value) == -1.0
     assert float(central.attacks["avg-zero"].score.value) == pytest.approx(1.5)
     assert robust.attacks["avg-zero"].reached_at != robust.attacks["avg-zero"].reached_at  # 25 < threshold: never
     assert central.attacks["avg-zero"].reached_at == 1  # the first point of the curve

@@ -100,7 +100,7 @@ def test_federations_of_one_size_share_certificates(tmp_path):
     rules = rules_to_certify(suite, robust, cells_of(suite, robust))
     assert rules == [RuleToCertify("k5", "rfa"), RuleToCertify("k5", "agreement/trimmed-mean")]
     for cell in cells_of(suite, robust):
-        seeds = suite.seeds if cell.entry == "robust" else suite.reference_seeds
+        seeds = suite.seeds.count if cell.entry == "robust" else suite.seeds.references
         made_up(tmp_path, suite, cell, np.full(seeds, RETURNS[cell.entry, cell.attack]))
     content = {"federation": "k5", "rule": "rfa"}
     certificate = {"verdict": "cleared", "reason": ""}
