@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +78,8 @@ def read_records(source: str | Path, suite: Suite, kind: str | None = None) -> d
     Raises:
         UsageError: if a record is damaged, was changed, or belongs to another suite.
     """
-    path, found = Path(source), {}
+    path, found = Path(source), dict[str, Record]()
+    lines: Iterable[tuple[str, dict[str, Any]]]
     if path.is_dir():
         lines = ((str(file), read_json(file)) for file in path.glob("*.json"))
     elif path.name.endswith(ONE_FILE) and path.exists():

@@ -150,7 +150,7 @@ def certify_rules(
     suite: Suite, rules: list[RuleToCertify], folder: str | Path, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
     """Certify every rule whose record does not exist, and return those that failed: name -> reason."""
-    target, failed = make_folder(folder), {}
+    target, failed = make_folder(folder), dict[str, str]()
 
     def search(rule: RuleToCertify, work: Path) -> None:
         log(rule.name)

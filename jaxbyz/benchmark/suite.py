@@ -13,6 +13,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +73,8 @@ class Federation(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-class Seeds(NamedTuple):
+@dataclass(frozen=True)
+class Seeds:
     """The seeds of every run.
 
     Attributes:
@@ -102,7 +104,8 @@ class Statistics(NamedTuple):
     confidence: float
 
 
-class Tuning(NamedTuple):
+@dataclass(frozen=True)
+class Tuning:
     """The tuning budget that every entry and reference has on each task.
 
     Attributes:
@@ -195,7 +198,7 @@ def parse_suite(values: dict[str, Any], path: str) -> Suite:
     check_name(path, top["name"])
     tasks = {name: _task(name, table) for name, table in top["tasks"].tables().items()}
     federations = {name: _federation(name, table) for name, table in top["federations"].tables().items()}
-    parts = {
+    parts: dict[str, Any] = {
         "seeds": Seeds(**top["seeds"].read_fields(Seeds)),
         "statistics": Statistics(**top["statistics"].read_fields(Statistics)),
         "tuning": Tuning(**top["tuning"].read_fields(Tuning)),
@@ -296,8 +299,8 @@ class Table(NamedTuple):
         return found
 
     def read_fields(self, kind: Any, *besides: str) -> dict[str, Any]:
-        """Return the values that a NamedTuple has, besides some of them."""
-        return self.read({name: KINDS[name] for name in kind._fields if name not in besides})
+        """Return the values of the fields of a class, besides some of them."""
+        return self.read({name: KINDS[name] for name in kind.__annotations__ if name not in besides})
 
     def tables(self) -> dict[str, Table]:
         """Return the tables inside this one; their names are lowercase with dashes."""
