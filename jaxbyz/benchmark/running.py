@@ -134,6 +134,7 @@ def run_cells(
         if missing:
             work = target / WORKING / next(iter(configs)).name  # the same for processes that miss other cells
             failed |= _write_once(work, [cell.name for cell in missing], partial(train, missing, configs))
+    _remove_if_empty(target / WORKING)
     return failed
 
 
@@ -164,6 +165,7 @@ def certify_rules(
             read_record(path, suite)
         else:
             failed |= _write_once(target / WORKING / rule.name, [rule.name], partial(search, rule))
+    _remove_if_empty(target / WORKING)
     return failed
 
 
@@ -191,6 +193,10 @@ def _write_once(work: Path, names: list[str], job: Callable[[Path], None]) -> di
     except Exception as error:
         return dict.fromkeys(names, f"{type(error).__name__}: {first_line(error)}")
     shutil.rmtree(work, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        work.parent.rmdir()  # unless other jobs are in it
     return {}
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder unless something is in it."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()

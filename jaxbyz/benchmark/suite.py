@@ -241,7 +241,7 @@ def _positive_numbers(values: list[Any]) -> bool:
     return bool(values) and all(type(value) in (int, float) and 0 < value < math.inf for value in values)
 
 
-TEXT, NUMBER, TABLE, OPTIONAL_TABLE = Kind(str), Kind(float), Kind(dict), Kind(dict, default={})
+TEXT, TABLE, OPTIONAL_TABLE = Kind(str), Kind(dict), Kind(dict, default={})
 COUNT = Kind(int, "at least 1", lambda value: value >= 1)
 TEXTS = Kind(list, "a list of different texts, at least one", lambda values: values and _different_texts(values))
 KINDS = {
@@ -251,7 +251,7 @@ KINDS = {
     **dict.fromkeys(("fixed", "defaults", "alone", "mean", "options"), OPTIONAL_TABLE),
     "first": Kind(int, "at least 0", lambda value: value >= 0),
     "agents": Kind(int, "at least 2", lambda value: value >= 2),
-    "threshold": NUMBER,
+    "threshold": Kind(float),
     "floor": Kind(float, "negative", lambda value: value < 0),
     "confidence": Kind(float, "between 0 and 1", lambda value: 0 < value < 1),
     "measure": Kind(str, "average or final", lambda value: value in ("average", "final")),
