@@ -12,6 +12,7 @@ import errno
 import fcntl
 import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import tempfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,7 +31,7 @@ import numpy as np
 from jaxbyz.errors import UsageError, first_line
 
 MAX_JSON_BYTES = 2**20
-MAX_ROWS_BYTES = 2**28  # of all rows of a table, uncompressed
+MAX_LINES_BYTES = 2**28  # of all JSON Lines of a file, uncompressed
 MAX_TOML_BYTES = 2**20
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
 MANY_PARTS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){20}""")  # a.b.c…: quadratic time in tomllib
@@ -160,45 +161,71 @@ def read_json(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         try:
             text = file.read(MAX_JSON_BYTES + 1)
-            if len(text) > MAX_JSON_BYTES:
-                raise UsageError(f"{path}: larger than the limit of {MAX_JSON_BYTES} bytes")
-            value = _parse_json(text)
-        except UsageError:
-            raise
-        except (OSError, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: not readable as JSON ({first_line(error)[:200]})") from error
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({reason(error)})") from error
+    return _json_object(str(path), text)
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the JSON objects of a file that `write_json_lines` wrote, each with its place, for errors.
+
+    Every line is checked as the file of `read_json` is. Files that `cat` joins can be read too.
+    """
+    size = 0
+    with open_regular(path) as compressed, gzip.open(compressed) as file:
+        for number in itertools.count(1):
+            place = f"{path}, line {number}"
+            try:
+                text = file.readline(MAX_JSON_BYTES + 1)
+            except (OSError, EOFError, zlib.error) as error:
+                raise UsageError(f"{place}: not readable as a gzip file ({first_line(error)})") from error
+            if not text:
+                return
+            size += len(text)
+            if size > MAX_LINES_BYTES:
+                raise UsageError(f"{path}: larger than the limit of {MAX_LINES_BYTES} bytes")
+            yield place, _json_object(place, text)
+
+
+def write_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write JSON values, one per line, compressed with gzip; `pandas.read_json(path, lines=True)` reads the file.
+
+    The same values give the same bytes.
+    """
+    text = "".join(f"{json_text(value)}\n" for value in values)
+
+    def write(file: BinaryIO) -> None:
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as compressed:  # neither a name nor a time in its header
+            compressed.write(text.encode())
+
+    write_file(path, write)
+
+
+def _json_object(place: str, text: bytes) -> dict[str, Any]:
+    """Return the JSON object in a text of at most `MAX_JSON_BYTES`; `place` is named in errors."""
+    if len(text) > MAX_JSON_BYTES:
+        raise UsageError(f"{place}: larger than the limit of {MAX_JSON_BYTES} bytes")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{place}: not readable as JSON ({first_line(error)[:200]})") from error
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: must contain one JSON object")
+        raise UsageError(f"{place}: must contain one JSON object")
     return value
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a table: gzip-compressed JSON Lines, one object per row. A file that does not exist has no rows.
-
-    `pandas.read_json(path, lines=True)` reads the same files, and `cat` joins them.
-    """
-    if not path.exists():
-        return []
-    with open_regular(path) as file:
-        try:
-            text = gzip.GzipFile(fileobj=file).read(MAX_ROWS_BYTES + 1)
-            if len(text) > MAX_ROWS_BYTES:
-                raise UsageError(f"{path}: larger than the limit of {MAX_ROWS_BYTES} bytes")
-            rows = [_parse_json(line) for line in text.split(b"\n") if line]
-        except UsageError:
-            raise
-        except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: not readable as compressed JSON Lines ({first_line(error)[:200]})") from error
-    if not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+    """Read a table, one named JSON object per line. A file that does not exist has no rows."""
+    rows = [row for _, row in read_json_lines(path)] if path.exists() else []
+    if not all(isinstance(row.get("name"), str) for row in rows):
         raise UsageError(f"{path}: every line must be a JSON object with a name")
     return rows
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write a table, sorted by the field `name`. Equal rows make equal files."""
-    lines = (json_text(row, separators=(",", ":")) + "\n" for row in sorted(rows, key=lambda row: row["name"]))
-    text = gzip.compress("".join(lines).encode(), mtime=0)
-    write_file(path, lambda file: file.write(text))
+    write_json_lines(path, sorted(rows, key=lambda row: row["name"]))
 
 
 def add_row(path: Path, row: dict[str, Any]) -> None:
@@ -211,13 +238,6 @@ def add_row(path: Path, row: dict[str, Any]) -> None:
         write_rows(path, [*(other for other in read_rows(path) if other["name"] != row["name"]), row])
     finally:
         os.close(handle)
-
-
-def _parse_json(text: bytes) -> Any:
-    """Parse JSON; NaN, infinities and text that is not Unicode, which Python's parser accepts, raise `ValueError`."""
-    value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
-    json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair
-    return value
 
 
 def _refuse_constant(name: str) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxbyz.benchmark.entries import Cell, Entry, cell_config, cells_of, options_of, parse_entries
+from jaxbyz.benchmark.records import record_path
 from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.suite import Suite, load_suite
 
@@ -86,6 +87,11 @@ def entries() -> dict[str, Entry]:
     return parse_entries(ENTRIES, "entries.toml")
 
 
+def result_path(folder: Path, cell: Cell) -> Path:
+    """Return the path of the file of a cell."""
+    return record_path(folder, cell.name)
+
+
 def made_up(folder: Path, suite: Suite, cell: Cell, returns: np.ndarray) -> None:
     """Write a result in which every seed has a constant return."""
     options = options_of(suite, entries(), cell)
@@ -107,6 +113,6 @@ def make_results(folder: Path) -> tuple[Path, Path]:
     suite, out = load_suite(path), folder / "results"
     out.mkdir()
     for cell in cells_of(suite, entries()):
-        count = suite.reference_seeds if cell.entry in ("alone", "mean") else suite.seeds
+        count = suite.seeds.references if cell.entry in ("alone", "mean") else suite.seeds.count
         made_up(out, suite, cell, np.full(count, RETURNS[cell.entry, cell.attack]))
     return path, out

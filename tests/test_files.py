@@ -39,16 +39,16 @@ def test_rows_that_are_added_at_the_same_time_are_all_kept(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{}", "not readable as compressed JSON Lines"),
-        (gzip.compress(b'{"name": "a"}')[:-9], "not readable as compressed JSON Lines"),
+        (b"{}", "not readable as a gzip file"),
+        (gzip.compress(b'{"name": "a"}')[:-9], "not readable as a gzip file"),
         (gzip.compress(b'{"name": NaN}'), "NaN is not JSON"),
-        (gzip.compress(b'{"name": "a"}\n[1]'), "every line must be a JSON object with a name"),
+        (gzip.compress(b'{"name": "a"}\n[1]'), "line 2: must contain one JSON object"),
         (gzip.compress(b'{"name": 1}'), "every line must be a JSON object with a name"),
         (gzip.compress(b'{"name": "%s"}' % (b"a" * 200)), "larger than the limit of 100 bytes"),
     ],
 )
 def test_a_damaged_table_is_refused_in_one_line(tmp_path, monkeypatch, content, message):
-    monkeypatch.setattr("jaxbyz.files.MAX_ROWS_BYTES", 100)
+    monkeypatch.setattr("jaxbyz.files.MAX_LINES_BYTES", 100)
     path = tmp_path / "table.jsonl.gz"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=message) as refused:

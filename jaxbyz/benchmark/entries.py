@@ -13,14 +13,14 @@ eta = 5e-3
 from __future__ import annotations
 
 import contextlib
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxbyz.benchmark.suite import RUN_OPTIONS, Fields, Suite, check_name, check_options, load_suite, suite_names
+from jaxbyz.benchmark.records import record_name
+from jaxbyz.benchmark.suite import OPTIONAL_TABLE, RUN_OPTIONS, TEXT, Suite, Table, load_suite, suite_names
 from jaxbyz.configuration.config import TYPES, Config
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError, check_choice, unknown
@@ -62,8 +62,8 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file, without suffix."""
-        return ".".join((*self[:3], re.sub(r"[^\w+=,:-]", "_", self.attack, flags=re.ASCII)))
+        """The name of its record."""
+        return record_name(*self)
 
 
 def load_entries(path: str | Path | None = None) -> dict[str, Entry]:
@@ -81,21 +81,13 @@ def load_entries(path: str | Path | None = None) -> dict[str, Entry]:
 def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
     """Return the entries that a table describes; `path` is named in errors."""
     entries = {}
-    for name, described in values.items():
-        check_name(path, "entry", name)
+    for name, table in Table(values, path).tables().items():
         if name in (ALONE, MEAN):
             raise UsageError(f"{path}: {name!r} is a reference of every suite; choose another name")
-        if not isinstance(described, dict):
-            raise UsageError(f"{path}: {name} is not a table")
-        fields = Fields(described, path, f"{name}.")
-        by_task = (
-            {task: dict(inner.values) for task, inner in fields.tables("tasks").items()} if "tasks" in described else {}
-        )
-        options = {key: value for key, value in described.items() if key not in ("summary", "tasks")}
-        check_options(path, name, options, RUN_OPTIONS)
-        for task, inner_options in by_task.items():
-            check_options(path, f"{name}.tasks.{task}", inner_options, RUN_OPTIONS)
-        entries[name] = Entry(name, fields.take("summary", str), options, by_task)
+        found = table.read({"summary": TEXT, "tasks": OPTIONAL_TABLE}, complete=False)
+        by_task = {task: options.options() for task, options in found["tasks"].tables().items()}
+        others = {key: value for key, value in table.values.items() if key not in found}
+        entries[name] = Entry(name, found["summary"], table._replace(values=others).options(), by_task)
     if not entries:
         raise UsageError(f"{path}: names no entry")
     return entries
@@ -218,8 +210,8 @@ def cell_config(suite: Suite, cell: Cell, options: Mapping[str, Any], **changes:
         described = suite.federations[cell.federation]
         size = {"agents": described.agents, "byzantine": 0 if cell.entry == MEAN else described.byzantine}
         federation = described.options
-    count = suite.reference_seeds if cell.entry in (ALONE, MEAN) else suite.seeds
-    seeds = {"seeds": count, "seed": suite.first_seed, "coin": "own"}
+    count = suite.seeds.references if cell.entry in (ALONE, MEAN) else suite.seeds.count
+    seeds = {"seeds": count, "seed": suite.seeds.first, "coin": "own"}
     merged = {**task.defaults, **task.fixed, **options, **federation, **size, **seeds, **changes}
     try:
         return resolve("default", **merged, attack=cell.attack, unsafe=True)

@@ -1,7 +1,8 @@
-"""The leaderboard as JSON values, from which the table, the page and the exports are made."""
+"""The leaderboard as JSON values, from which the table and the page are made."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from jaxbyz.benchmark.results import Result, load_certificates, load_results
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
     CellScore,
-    References,
     Settings,
     SettingScore,
     improvement,
@@ -51,57 +51,74 @@ def leaderboard(suite: Suite, results: Mapping[Cell, Result], certificates: Cert
         return total is None, 0.0 if total is None else -float(total.value), entry
 
     names = sorted(scores, key=order)
-    return {
-        "suite": {**suite.label, "summary": suite.summary, "seeds": suite.seeds},
+    board = {
+        "suite": {**suite.label, "summary": suite.summary, "seeds": suite.seeds.count},
         "measure": suite.statistics.measure,
         "floor": suite.statistics.floor,
         "confidence": suite.statistics.confidence,
-        "attacks": list(suite.attacks),
-        "ranked": [list(setting) for setting in ranked],
+        "attacks": suite.attacks,
+        "ranked": ranked,
         "settings": [_setting(suite, results, *setting) for setting in suite.settings],
         "entries": [
             {
                 "name": name,
-                "overall": _estimate(totals[name]),
+                "overall": totals[name],
                 "settings": [
-                    _entry_setting(suite, results, certificates, name, setting, score)
+                    _entry_setting(suite, results, certificates, Cell(*setting, name, NO_ATTACK), score)
                     for setting, score in scores[name].items()
                 ],
-                "profile": _numbers(profile(suite, scores[name], ranked)),
+                "profile": profile(suite, scores[name], ranked),
             }
             for name in names
         ],
-        "levels": _numbers(profile_levels(suite)),
-        "improvement": improvements(suite, names, scores),
+        "levels": profile_levels(suite),
+        "improvement": improvements(suite, [scores[name] for name in names]),
     }
+    return _json_values(board)
 
 
 def load_leaderboard(
-    suite: str, folder: str | Path, tasks: Sequence[str] | None = None, federations: Sequence[str] | None = None
+    suite: str, source: str | Path, tasks: Sequence[str] | None = None, federations: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Return the leaderboard of the results in a folder, over all settings or those of these tasks and federations."""
+    """Return the leaderboard of a folder or a .jsonl.gz file, over all settings or some."""
     loaded = load_suite(suite)
-    results, certificates = load_results(folder, loaded), load_certificates(folder, loaded)
+    results, certificates = load_results(source, loaded), load_certificates(source, loaded)
     chosen = select("task", tasks, list(loaded.tasks)), select("federation", federations, list(loaded.federations))
     settings = tuple((t, f) for t, f in loaded.settings if t in chosen[0] and f in chosen[1])
     return leaderboard(loaded._replace(settings=settings), results, certificates)
 
 
-def improvements(suite: Suite, names: list[str], scores: Mapping[str, Settings]) -> list[list[dict[str, Any] | None]]:
+def improvements(suite: Suite, scores: Sequence[Settings]) -> list[list[Estimate | None]]:
     """Return the probability that the entry of a row beats the entry of a column."""
-    rows: list[list[dict[str, Any] | None]] = [[None] * len(names) for _ in names]
-    for i, first in enumerate(names):
-        for j, second in enumerate(names):
-            if i < j and (found := improvement(suite, scores[first], scores[second])) is not None:
-                rows[i][j] = _estimate(found)
-                rows[j][i] = _estimate(Estimate(1 - found.value, 1 - found.high, 1 - found.low))
+    rows: list[list[Estimate | None]] = [[None] * len(scores) for _ in scores]
+    for i, first in enumerate(scores):
+        for j, second in enumerate(scores[:i]):
+            if (found := improvement(suite, second, first)) is not None:
+                rows[j][i], rows[i][j] = found, Estimate(1 - found.value, 1 - found.high, 1 - found.low)
     return rows
 
 
 def _setting(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> dict[str, Any]:
-    """Return what all entries have in common in a setting."""
-    references = references_of(suite, results, task, federation)
-    described = suite.federations[federation]
+    """Return what all entries have in common in a setting.
+
+    The intervals of scores do not contain those of the references. The scores of the references on the seeds of the
+    entries, which are the first of their own, show whether these seeds are harder than others: on all of their own
+    seeds they are 0 and 1. There are none where the references make no scale.
+    """
+    references, statistics = references_of(suite, results, task, federation), suite.statistics
+    described, intervals, on_entry_seeds = suite.federations[federation], None, {}
+    if references is not None:
+        returns = {cell.entry: reference_returns(suite, results[cell]) for cell in reference_cells(task, federation)}
+        with np.errstate(invalid="ignore"):  # percentiles of −∞
+            intervals = {
+                name: stratified_iqm([row], statistics.resamples, statistics.confidence)
+                for name, row in returns.items()
+            }
+        if references.make_scale:
+            first = {
+                name: normalise(row[: suite.seeds.count], references, statistics.floor) for name, row in returns.items()
+            }
+            on_entry_seeds = {name: interquartile_mean(scores) for name, scores in first.items()}
     return {
         "task": task,
         "federation": federation,
@@ -110,106 +127,68 @@ def _setting(suite: Suite, results: Mapping[Cell, Result], task: str, federation
         "ranked": described.ranked,
         "threshold": suite.tasks[task].threshold,
         "trajectories": suite.tasks[task].fixed.get("trajectories"),
-        "references": None if references is None else references._asdict(),
-        "reference_intervals": None if references is None else _reference_intervals(suite, results, task, federation),
-        "on_entry_seeds": _on_entry_seeds(suite, results, task, federation, references),
+        "references": references,
+        "reference_intervals": intervals,
+        "on_entry_seeds": on_entry_seeds,
     }
 
 
-def _reference_intervals(
-    suite: Suite, results: Mapping[Cell, Result], task: str, federation: str
-) -> dict[str, dict[str, float | None] | None]:
-    """Return the intervals of the references, which the intervals of scores do not contain."""
-    resamples, confidence = suite.statistics.resamples, suite.statistics.confidence
-    returns = {cell.entry: reference_returns(suite, results[cell]) for cell in reference_cells(task, federation)}
-    with np.errstate(invalid="ignore"):  # percentiles of −∞
-        return {name: _estimate(stratified_iqm([row], resamples, confidence)) for name, row in returns.items()}
-
-
-def _on_entry_seeds(
-    suite: Suite, results: Mapping[Cell, Result], task: str, federation: str, references: References | None
-) -> dict[str, float | None]:
-    """Return the scores of the references on the seeds of the entries only, which are the first of their own.
-
-    On all of their seeds they are 0 and 1. Where both are lower, the seeds of the entries are harder than others, and
-    the scores of all entries are lower as well. There are none where the references make no scale.
-    """
-    floor, found = suite.statistics.floor, {}
-    if references is None or not references.make_scale:
-        return {}
-    for cell in reference_cells(task, federation):
-        returns = reference_returns(suite, results[cell])[: suite.seeds]
-        found[cell.entry] = _number(interquartile_mean(normalise(returns, references, floor)))
-    return found
-
-
 def _entry_setting(
-    suite: Suite,
-    results: Mapping[Cell, Result],
-    certificates: Certificates,
-    entry: str,
-    setting: tuple[str, str],
-    score: SettingScore,
+    suite: Suite, results: Mapping[Cell, Result], certificates: Certificates, cell: Cell, score: SettingScore
 ) -> dict[str, Any]:
-    """Return everything about an entry in a setting."""
-    task, federation = setting
-    runs = {cell.attack: result for cell, result in results.items() if cell[:3] == (task, federation, entry)}
+    """Return everything about the entry of a cell in its setting."""
+    runs = {other.attack: result for other, result in results.items() if other[:3] == cell[:3]}
     cells = dict(score.attacks) if score.unattacked is None else {NO_ATTACK: score.unattacked, **score.attacks}
-    config = from_dict(next(iter(runs.values())).config, names=False)
-    verdicts = {rule: certificates.get((suite.certified_as(federation), rule)) for rule in rules_of(config)}
-    worst = None if score.worst is None else score.attacks[score.worst]
+    one = next(iter(runs.values()))
+    rules = rules_of(from_dict(one.config, names=False))
+    verdicts = {rule: certificates.get((suite.certified_as(cell.federation), rule)) for rule in rules}
     attacked = [seed for found in score.attacks.values() for seed in found.seeds]
+    worst = score.worst_cell
     return {
-        "task": task,
-        "federation": federation,
-        "score": _estimate(score.score),
+        "task": cell.task,
+        "federation": cell.federation,
+        "score": None if worst is None else worst.score,
         "worst_attack": score.worst,
         "missing": score.missing,
-        "unattacked": None if score.unattacked is None else _estimate(score.unattacked.score),
-        "worst_seed": float(np.min(attacked)) if attacked else None,
-        "reached_at": None if worst is None else _number(worst.reached_at),
-        "megabytes": float(np.mean([run.bytes_sent for run in runs.values()])) / 1e6,
-        "seconds": float(np.mean([run.seconds for run in runs.values()])),
+        "unattacked": None if score.unattacked is None else score.unattacked.score,
+        "worst_seed": min(attacked, default=None),
+        "reached_at": None if worst is None else worst.reached_at,
+        "megabytes": np.mean([run.bytes_sent for run in runs.values()]) / 1e6,
+        "seconds": np.mean([run.seconds for run in runs.values()]),
         "machine": sorted({str(run.environment.get("device", "unknown")) for run in runs.values()}),
         "certificates": {
             rule: None if found is None else f"{found['verdict']}{': ' if found['reason'] else ''}{found['reason']}"
             for rule, found in verdicts.items()
         },
-        "options": next(iter(runs.values())).options,
+        "options": one.options,
         "cells": {attack: _cell(cells[attack], runs[attack]) for attack in cells},
     }
 
 
 def _cell(score: CellScore, result: Result) -> dict[str, Any]:
-    """Return the score and the learning curve of a cell."""
+    """Return the score and the learning curve of a cell, with the range of the seeds that are finite there."""
+    finite = result.finite.any()
+    rows = result.returns[result.finite] if finite else result.returns[:1]
+    curve = {"mean": mean_of_known(rows), "low": np.fmin.reduce(rows), "high": np.fmax.reduce(rows)}
     return {
-        "score": _estimate(score.score),
-        "seeds": _numbers(score.seeds),
-        "reached_at": _number(score.reached_at),
-        "average": _number(np.nanmean(result.average)) if result.finite.any() else None,
-        "final": _number(np.nanmean(result.final)) if result.finite.any() else None,
+        "score": score.score,
+        "seeds": score.seeds,
+        "reached_at": score.reached_at,
+        "average": np.nanmean(result.average) if finite else None,
+        "final": np.nanmean(result.final) if finite else None,
         "hash": result.hash,
-        "curve": _curve(result),
+        "curve": {"x": result.trajectories, **{name: [float(f"{y:.4g}") for y in row] for name, row in curve.items()}},
     }
 
 
-def _curve(result: Result) -> dict[str, Any]:
-    """Return the mean return and its range over the finite seeds that sampled something there."""
-    rows = result.returns[result.finite] if result.finite.any() else result.returns[:1]
-    spread = {"mean": mean_of_known(rows), "low": np.fmin.reduce(rows), "high": np.fmax.reduce(rows)}
-    return {"x": _numbers(result.trajectories), **{name: _numbers(row, 4) for name, row in spread.items()}}
-
-
-def _estimate(estimate: Estimate | None) -> dict[str, float | None] | None:
-    return None if estimate is None else {name: _number(value) for name, value in estimate._asdict().items()}
-
-
-def _number(value: float | np.ndarray, digits: int | None = None) -> float | None:
-    """Return a JSON number, with this many significant digits; None if it is not finite."""
-    if not np.isfinite(value):
-        return None
-    return float(value) if digits is None else float(f"{float(value):.{digits}g}")
-
-
-def _numbers(values: np.ndarray | None, digits: int | None = None) -> list[float | None] | None:
-    return None if values is None else [_number(value, digits) for value in values]
+def _json_values(value: Any) -> Any:
+    """Return JSON values: NamedTuples as objects, arrays as lists, and None for numbers that are not finite."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _json_values(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_values(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,16 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxbyz.benchmark.entries import Cell, Entry, cell_config, options_of
-from jaxbyz.benchmark.results import (
-    CERTIFICATE,
-    RESULT_FORMAT,
-    check_config,
-    read_hashed,
-    read_result,
-    result_path,
-    write_hashed,
-    write_result,
-)
+from jaxbyz.benchmark.records import CERTIFICATE, read_record, record_name, record_path, write_record
+from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.sharing import sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.certify import certify
@@ -47,8 +38,8 @@ class RuleToCertify(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file, without suffix."""
-        return f"{CERTIFICATE}.{self.federation}.{re.sub(r'[^a-z0-9+=,:-]', '_', self.rule)}"
+        """The name of its record."""
+        return record_name(CERTIFICATE, *self)
 
 
 def rules_of(config: Config) -> Iterator[str]:
@@ -84,7 +75,7 @@ def run_cells(
     reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict[str, str]:
-    """Train every cell whose file does not exist. A cell that fails does not stop the others.
+    """Train every cell whose record does not exist. A cell that fails does not stop the others.
 
     Cells that another process is working on are skipped, so several processes, on one machine or on many that share
     the folder, can work on the same suite together. An interrupted training continues from its checkpoint.
@@ -93,7 +84,7 @@ def run_cells(
         suite: the suite.
         entries: the entries of the cells.
         cells: what to train.
-        folder: where the files are.
+        folder: where the records are.
         together: train the attacks of an entry that can share a program together; they have no checkpoints.
         checkpoint_every: iterations between two checkpoints; by default only when the run is interrupted.
         reporter: returns the reporter of a training from its number of trajectories.
@@ -103,7 +94,7 @@ def run_cells(
         The cells that failed: name -> reason.
 
     Raises:
-        UsageError: if a file exists that belongs to another suite or was made with other options.
+        UsageError: if a record exists that belongs to another suite or was made with other options.
         Interrupted: if a signal stopped a training.
     """
     target = make_folder(folder)
@@ -118,35 +109,31 @@ def run_cells(
             found = [run.metrics]
         else:
             attacks = [cell.attack for cell in batch]
-            metrics = train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks))
-            found = metrics_by_attack(metrics)
+            found = metrics_by_attack(train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks)))
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):
             options = options_of(suite, entries, cell)
             write_result(target, suite, cell, options, configs[cell], measured, seconds, together=len(batch) > 1)
 
-    prepared: list[tuple[list[Cell], dict[Cell, Config]]] = []
+    prepared: list[dict[Cell, Config]] = []
     for batch in batches_of(cells) if together else [[cell] for cell in cells]:
         try:
-            configs = {cell: cell_config(suite, cell, options_of(suite, entries, cell)) for cell in batch}
-            prepared.append((batch, configs))
+            prepared.append({cell: cell_config(suite, cell, options_of(suite, entries, cell)) for cell in batch})
         except UsageError as error:
             problem = str(error.__cause__ or error)  # without the name of the cell
             if problem not in failed.values():
                 log(f"entry {batch[0].entry} cannot be run: {problem}")
             failed |= dict.fromkeys((cell.name for cell in batch), problem)
-    for batch, configs in prepared:
-        missing = [cell for cell in batch if not result_path(target, cell).exists()]
-        for cell in batch:
-            if cell not in missing:
-                path = result_path(target, cell)
-                check_config(path, configs[cell], read_result(path, suite).config)
-        if not missing:
-            continue
-        work = target / WORKING / batch[0].name
-        paths = [result_path(target, cell) for cell in missing]
-        if (reason := _write_once(paths, work, partial(train, missing, configs, work))) is not None:
-            failed |= dict.fromkeys((cell.name for cell in missing), reason)
+    for configs in prepared:
+        missing = []
+        for cell, config in configs.items():
+            if (path := record_path(target, cell.name)).exists():
+                read_record(path, suite).check_config(config)
+            else:
+                missing.append(cell)
+        if missing:
+            work = target / WORKING / next(iter(configs)).name  # the same for processes that miss other cells
+            failed |= _write_once(work, [cell.name for cell in missing], partial(train, missing, configs))
     _remove_if_empty(target / WORKING)
     return failed
 
@@ -163,53 +150,50 @@ def batches_of(cells: list[Cell]) -> list[list[Cell]]:
 def certify_rules(
     suite: Suite, rules: list[RuleToCertify], folder: str | Path, log: Callable[[str], None] = lambda line: None
 ) -> dict[str, str]:
-    """Certify every rule whose file does not exist, and return those that failed: name -> reason."""
-    target, failed = make_folder(folder), {}
+    """Certify every rule whose record does not exist, and return those that failed: name -> reason."""
+    target, failed = make_folder(folder), dict[str, str]()
 
-    def search(rule: RuleToCertify, path: Path) -> None:
+    def search(rule: RuleToCertify, work: Path) -> None:
         log(rule.name)
         federation = suite.federations[rule.federation]
         K, f = federation.agents, federation.byzantine
         (found,) = certify([rule.rule], agents=K, byzantine=f, budget=suite.certificate)
-        content = {"format": RESULT_FORMAT, "suite": suite.label, **rule._asdict(), "certificate": found.as_dict()}
-        write_hashed(path, content)
+        write_record(record_path(target, rule.name), suite, {**rule._asdict(), CERTIFICATE: found.as_dict()})
 
     for rule in rules:
-        path = target / f"{rule.name}.json"
-        if path.exists():
-            read_hashed(path, suite)
-        elif (problem := _write_once([path], target / WORKING / rule.name, partial(search, rule, path))) is not None:
-            failed[rule.name] = problem
+        if (path := record_path(target, rule.name)).exists():
+            read_record(path, suite)
+        else:
+            failed |= _write_once(target / WORKING / rule.name, [rule.name], partial(search, rule))
     _remove_if_empty(target / WORKING)
     return failed
 
 
-def _write_once(paths: list[Path], work: Path, job: Callable[[], None]) -> str | None:
-    """Run a job that writes files, unless all of them exist or another process is writing them.
+def _write_once(work: Path, names: list[str], job: Callable[[Path], None]) -> dict[str, str]:
+    """Run a job that writes records, unless all of them exist or another process is writing them.
 
     Args:
-        paths: the files.
-        work: a folder of the job, which is locked meanwhile, so that other processes skip the job at once, and removed
-            when the job is done.
-        job: writes the files.
+        work: a folder of the job inside `WORKING`, which is locked meanwhile, so that other processes skip the job at
+            once, and removed when the job is done.
+        names: of the records.
+        job: writes them; it receives `work`.
 
     Returns:
-        Why the job failed, or None.
+        If the job failed, the reason for each of these names.
     """
     make_folder(work)
     try:
         with lock_folder(work):
-            if all(path.exists() for path in paths):
-                return None
-            job()
+            if not all(record_path(work.parents[1], name).exists() for name in names):
+                job(work)
     except Interrupted:
         raise
     except BusyError:
-        return None
+        return {}
     except Exception as error:
-        return f"{type(error).__name__}: {first_line(error)}"
+        return dict.fromkeys(names, f"{type(error).__name__}: {first_line(error)}")
     shutil.rmtree(work, ignore_errors=True)
-    return None
+    return {}
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -56,17 +56,21 @@ class SettingScore(NamedTuple):
         attacks: attack -> score of the cell, without `none`.
         unattacked: the score without attack, which shows the price of robustness; None if it was not run.
         missing: attacks that were not run.
-        worst: the attack with the lowest score, or None if any attack is missing.
-        score: that score, with its interval.
-        resampled: `[resamples]`, the scores of bootstrap samples under that attack.
     """
 
     attacks: dict[str, CellScore]
     unattacked: CellScore | None
     missing: list[str]
-    worst: str | None
-    score: Estimate | None
-    resampled: np.ndarray | None
+
+    @property
+    def worst(self) -> str | None:
+        """The attack with the lowest score, which is that of the setting; None if any attack is missing."""
+        return None if self.missing else min(self.attacks, key=lambda attack: float(self.attacks[attack].score.value))
+
+    @property
+    def worst_cell(self) -> CellScore | None:
+        """The score under that attack."""
+        return None if self.worst is None else self.attacks[self.worst]
 
 
 Settings = dict[tuple[str, str], SettingScore]  # (task, federation) -> score
@@ -150,11 +154,7 @@ def score_setting(
     attacks = suite.attacks_in(task, federation)
     found = {attack: score for attack in attacks if (score := scored(attack)) is not None}
     missing = [attack for attack in attacks if attack not in found]
-    unattacked = scored(NO_ATTACK)
-    if missing:
-        return SettingScore(found, unattacked, missing, None, None, None)
-    worst = min(found, key=lambda attack: float(found[attack].score.value))
-    return SettingScore(found, unattacked, [], worst, found[worst].score, found[worst].resampled)
+    return SettingScore(found, scored(NO_ATTACK), missing)
 
 
 def score_entries(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Settings]:
@@ -180,13 +180,18 @@ def ranked_settings(suite: Suite, scores: Mapping[str, Settings]) -> list[tuple[
 
 def overall(suite: Suite, settings: Settings, ranked: Iterable[tuple[str, str]]) -> Estimate | None:
     """Return the mean score over the ranked settings, or None if one of them has no score."""
-    found = [settings.get(setting) for setting in ranked]
-    complete = [score for score in found if score is not None and score.score is not None]
-    if not found or len(complete) < len(found):
+    cells = worst_cells(settings, ranked)
+    if not cells:
         return None
-    value = float(np.mean([score.score.value for score in complete if score.score is not None]))
-    resampled = np.mean([score.resampled for score in complete if score.resampled is not None], axis=0)
-    return estimate(value, resampled, suite.statistics.confidence)
+    value = float(np.mean([cell.score.value for cell in cells]))
+    return estimate(value, np.mean([cell.resampled for cell in cells], axis=0), suite.statistics.confidence)
+
+
+def worst_cells(settings: Settings, ranked: Iterable[tuple[str, str]]) -> list[CellScore]:
+    """Return the scores of the ranked settings under their worst attacks; none if one of them is missing."""
+    found = [settings[setting].worst_cell if setting in settings else None for setting in ranked]
+    complete = [cell for cell in found if cell is not None]
+    return complete if len(complete) == len(found) else []
 
 
 def profile_levels(suite: Suite) -> np.ndarray:
@@ -196,12 +201,8 @@ def profile_levels(suite: Suite) -> np.ndarray:
 
 def profile(suite: Suite, settings: Settings, ranked: Iterable[tuple[str, str]]) -> np.ndarray | None:
     """Return the share of seeds above each level under the worst attack, mean over ranked settings; None if missing."""
-    rows = []
-    for setting in ranked:
-        found = settings.get(setting)
-        if found is None or found.worst is None:
-            return None
-        rows.append(performance_profile(found.attacks[found.worst].seeds, profile_levels(suite)))
+    cells = worst_cells(settings, ranked)
+    rows = [performance_profile(cell.seeds, profile_levels(suite)) for cell in cells]
     return np.mean(rows, axis=0) if rows else None
 
 

@@ -12,7 +12,8 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,6 @@ from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.files import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-MEASURES = ("average", "final")
 # Options that the suite itself sets for every run. Neither tasks nor entries may set them.
 RUN_OPTIONS = ("agents", "byzantine", "attack", "seeds", "seed", "coin", "start", "output", "unsafe")
 
@@ -73,6 +73,21 @@ class Federation(NamedTuple):
     without: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of every run.
+
+    Attributes:
+        first: the first seed.
+        count: the number of seeds of an entry.
+        references: the number of seeds of the references, which define the scale of all scores.
+    """
+
+    first: int
+    count: int
+    references: int
+
+
 class Statistics(NamedTuple):
     """How runs become scores.
 
@@ -89,18 +104,19 @@ class Statistics(NamedTuple):
     confidence: float
 
 
-class Tuning(NamedTuple):
+@dataclass(frozen=True)
+class Tuning:
     """The tuning budget that every entry and reference has on each task.
 
     Attributes:
-        seeds: the number of seeds, which are not among those of the suite.
-        first_seed: the first of them.
+        first: the first seed; the seeds are not among those of the suite.
+        count: the number of seeds.
         attacks: the worst of these decides; references are tuned without attack.
         factors: the default step size of the task times each of these is tried.
     """
 
-    seeds: int
-    first_seed: int
+    first: int
+    count: int
     attacks: tuple[str, ...]
     factors: tuple[float, ...]
 
@@ -112,31 +128,27 @@ class Suite(NamedTuple):
         name: its name and version.
         summary: one line.
         hash: of the contents; comments and the order of keys do not matter.
-        seeds: the number of seeds of every run.
-        first_seed: the first of them.
-        reference_seeds: the number of seeds of the references, which define the scale of all scores.
         attacks: the attacks, besides `none`; a task or a federation may leave some out.
-        tasks: by name.
-        federations: by name.
-        settings: pairs of a task and a federation, in the order in which they are run.
+        seeds: the seeds of every run.
         statistics: how runs become scores.
         tuning: how the hyperparameters of entries may be chosen.
         certificate: how hard the certifier searches.
+        tasks: by name.
+        federations: by name.
+        settings: pairs of a task and a federation, in the order in which they are run.
     """
 
     name: str
     summary: str
     hash: str
-    seeds: int
-    first_seed: int
-    reference_seeds: int
     attacks: tuple[str, ...]
-    tasks: dict[str, Task]
-    federations: dict[str, Federation]
-    settings: tuple[tuple[str, str], ...]
+    seeds: Seeds
     statistics: Statistics
     tuning: Tuning
     certificate: Budget
+    tasks: dict[str, Task]
+    federations: dict[str, Federation]
+    settings: tuple[tuple[str, str], ...]
 
     @property
     def label(self) -> dict[str, str]:
@@ -182,43 +194,20 @@ def load_suite(name: str | Path) -> Suite:
 
 def parse_suite(values: dict[str, Any], path: str) -> Suite:
     """Return the suite that a table describes, with every part checked; `path` is named in errors."""
-    top = Fields(values, path, "")
-    statistics, seeds, tuning = top.table("statistics"), top.table("seeds"), top.table("tuning")
-    certificate = top.table("certificate")
-    tasks = {name: _task(name, fields) for name, fields in top.tables("tasks").items()}
-    federations = {name: _federation(name, fields) for name, fields in top.tables("federations").items()}
-    suite = Suite(
-        name=top.take("name", str),
-        summary=top.take("summary", str),
-        hash="",
-        seeds=seeds.take("count", int, least=1),
-        first_seed=seeds.take("first", int, least=0),
-        reference_seeds=seeds.take("references", int, least=1),
-        attacks=top.texts("attacks"),
-        tasks=tasks,
-        federations=federations,
-        settings=_settings(top.table("settings"), tasks, federations),
-        statistics=Statistics(
-            measure=statistics.take("measure", str),
-            floor=statistics.take("floor", float),
-            resamples=statistics.take("resamples", int, least=1),
-            confidence=statistics.take("confidence", float),
-        ),
-        tuning=Tuning(
-            seeds=tuning.take("count", int, least=1),
-            first_seed=tuning.take("first", int, least=0),
-            attacks=tuning.texts("attacks"),
-            factors=tuning.factors("factors"),
-        ),
-        certificate=Budget(
-            starts=certificate.take("starts", int, least=1),
-            climbers=certificate.take("climbers", int, least=1),
-            steps=certificate.take("steps", int, least=1),
-        ),
-    )
-    for fields in (top, statistics, seeds, tuning, certificate):
-        fields.refuse_others()
-    _check(suite, path)
+    top = Table(values, path).read({name: KINDS[name] for name in Suite._fields if name != "hash"})
+    check_name(path, top["name"])
+    tasks = {name: _task(name, table) for name, table in top["tasks"].tables().items()}
+    federations = {name: _federation(name, table) for name, table in top["federations"].tables().items()}
+    parts: dict[str, Any] = {
+        "seeds": Seeds(**top["seeds"].read_fields(Seeds)),
+        "statistics": Statistics(**top["statistics"].read_fields(Statistics)),
+        "tuning": Tuning(**top["tuning"].read_fields(Tuning)),
+        "certificate": Budget(**top["certificate"].read(dict.fromkeys(("starts", "climbers", "steps"), COUNT))),
+        "settings": _settings(top["settings"], tasks, federations),
+    }
+    suite = Suite(**{**top, **parts, "tasks": tasks, "federations": federations, "hash": ""})
+    if (problem := next(_problems(suite), None)) is not None:
+        raise UsageError(f"{path}: {problem}")
     return suite._replace(hash=content_hash(values))  # of checked values only: others may not be JSON values
 
 
@@ -228,171 +217,175 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Fields:
-    """A table of a TOML file, whose entries are taken out one by one and checked."""
+class Kind(NamedTuple):
+    """What a value of a suite file may be.
 
-    def __init__(self, values: Mapping[str, Any], path: str, where: str):
-        self.values, self.path, self.where = values, path, where
-        self.known: set[str] = set()
+    Attributes:
+        type: of the value. Whole numbers are accepted for floats, which must be finite.
+        wording: completes the sentence "must be …".
+        allowed: returns whether a value of this type is allowed.
+        default: the value of a key that is not given; None if it must be given.
+    """
 
-    def take(self, name: str, kind: Any, default: Any = None, least: float | None = None) -> Any:
-        """Return the value of this name; whole numbers are accepted for floats. Without a default it must exist."""
-        self.known.add(name)
-        value = self.values.get(name, default)
-        if value is None:
-            near = difflib.get_close_matches(name, self.values.keys() - self.known, n=1)
-            raise UsageError(f"{self.path}: {self.where}{name} is missing{f'; there is {near[0]!r}' if near else ''}")
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
-            raise UsageError(f"{self.path}: {self.where}{name}={str(value)[:60]} is not of type {kind.__name__}")
-        if kind is float and not math.isfinite(value):
-            raise UsageError(f"{self.path}: {self.where}{name}={value}: must be finite")
-        if least is not None and value < least:
-            raise UsageError(f"{self.path}: {self.where}{name}={value}: must be at least {least}")
-        return value
-
-    def table(self, name: str, optional: bool = False) -> Fields:
-        """Return the table of this name."""
-        return Fields(self.take(name, dict, {} if optional else None), self.path, f"{self.where}{name}.")
-
-    def tables(self, name: str) -> dict[str, Fields]:
-        """Return the tables inside the table of this name; their names are lowercase with dashes."""
-        found = self.table(name)
-        for inner in found.values:
-            check_name(self.path, f"{self.where}{name}", inner)
-        return {inner: found.table(inner) for inner in found.values}
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts of this name, which is not empty and names nothing twice."""
-        values = self.take(name, list)
-        if not values or not all(isinstance(value, str) for value in values) or len(set(values)) < len(values):
-            raise UsageError(f"{self.path}: {self.where}{name}: must be a list of different texts, at least one")
-        return tuple(values)
-
-    def optional_texts(self, name: str) -> tuple[str, ...]:
-        """Return the list of texts of this name, or none if it is not given."""
-        return self.texts(name) if name in self.values else ()
-
-    def factors(self, name: str) -> tuple[float, ...]:
-        """Return the list of positive numbers of this name, which is not empty."""
-        values = self.take(name, list)
-        if not values or any(type(value) not in (int, float) or not 0 < value < math.inf for value in values):
-            raise UsageError(f"{self.path}: {self.where}{name}: must be a list of positive numbers, at least one")
-        return tuple(map(float, values))
-
-    def options(self, name: str, refused: tuple[str, ...] = RUN_OPTIONS) -> dict[str, Any]:
-        """Return a table of options of a run."""
-        values = dict(self.table(name, optional=True).values)
-        check_options(self.path, f"{self.where}{name}", values, refused)
-        return values
-
-    def refuse_others(self) -> None:
-        """Raise if the table has entries that nobody took."""
-        if others := sorted(self.values.keys() - self.known):
-            raise UsageError(f"{self.path}: {self.where}{others[0]} is unknown; known: {', '.join(sorted(self.known))}")
+    type: Any
+    wording: str = ""
+    allowed: Callable[[Any], bool] = lambda value: True
+    default: Any = None
 
 
-def check_name(path: str, where: str, name: str) -> None:
+def _different_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values) and len(set(values)) == len(values)
+
+
+def _positive_numbers(values: list[Any]) -> bool:
+    return bool(values) and all(type(value) in (int, float) and 0 < value < math.inf for value in values)
+
+
+TEXT, TABLE, OPTIONAL_TABLE = Kind(str), Kind(dict), Kind(dict, default={})
+COUNT = Kind(int, "at least 1", lambda value: value >= 1)
+TEXTS = Kind(list, "a list of different texts, at least one", lambda values: values and _different_texts(values))
+KINDS = {
+    **dict.fromkeys(("name", "summary"), TEXT),
+    **dict.fromkeys(("count", "references", "resamples", "byzantine"), COUNT),
+    **dict.fromkeys(("seeds", "statistics", "tuning", "certificate", "tasks", "federations", "settings"), TABLE),
+    **dict.fromkeys(("fixed", "defaults", "alone", "mean", "options"), OPTIONAL_TABLE),
+    "first": Kind(int, "at least 0", lambda value: value >= 0),
+    "agents": Kind(int, "at least 2", lambda value: value >= 2),
+    "threshold": Kind(float),
+    "floor": Kind(float, "negative", lambda value: value < 0),
+    "confidence": Kind(float, "between 0 and 1", lambda value: 0 < value < 1),
+    "measure": Kind(str, "average or final", lambda value: value in ("average", "final")),
+    "attacks": TEXTS,
+    "without": Kind(list, "a list of different texts", _different_texts, default=[]),
+    "factors": Kind(list, "a list of positive numbers, at least one", _positive_numbers),
+    "decentralised": Kind(bool, default=False),
+    "ranked": Kind(bool, default=True),
+}
+
+
+class Table(NamedTuple):
+    """A table of a TOML file: its values, the file and the place in it, which errors name."""
+
+    values: Mapping[str, Any]
+    path: str
+    where: str = ""
+
+    def read(self, kinds: Mapping[str, Kind], complete: bool = True) -> dict[str, Any]:
+        """Return the values of these kinds by name, with tables as `Table`; refuse missing, wrong and other values.
+
+        Args:
+            kinds: what the values may be.
+            complete: whether these are all that the table may contain.
+        """
+        found, others = {}, self.values.keys() - kinds.keys()
+        for name, kind in kinds.items():
+            place, value = f"{self.path}: {self.where}{name}", self.values.get(name, kind.default)
+            if value is None:
+                near = difflib.get_close_matches(name, others, n=1)
+                raise UsageError(f"{place} is missing{f'; there is {near[0]!r}' if near else ''}")
+            if kind.type is float and type(value) is int:
+                value = float(value)
+            if type(value) is not kind.type:
+                raise UsageError(f"{place}={str(value)[:60]} is not of type {kind.type.__name__}")
+            if kind.type is float and not math.isfinite(value):
+                raise UsageError(f"{place}={value}: must be finite")
+            if not kind.allowed(value):
+                raise UsageError(f"{place}={str(value)[:60]}: must be {kind.wording}")
+            if kind.type is dict:
+                value = Table(value, self.path, f"{self.where}{name}.")
+            found[name] = tuple(value) if kind.type is list else value
+        if complete and others:
+            raise UsageError(f"{self.path}: {self.where}{min(others)} is unknown; known: {', '.join(sorted(kinds))}")
+        return found
+
+    def read_fields(self, kind: Any, *besides: str) -> dict[str, Any]:
+        """Return the values of the fields of a class, besides some of them."""
+        return self.read({name: KINDS[name] for name in kind.__annotations__ if name not in besides})
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables inside this one; their names are lowercase with dashes."""
+        for name in self.values:
+            check_name(f"{self.path}: {self.where}", name)
+        return self.read(dict.fromkeys(self.values, TABLE))
+
+    def options(self, refused: tuple[str, ...] = RUN_OPTIONS) -> dict[str, Any]:
+        """Return the options of a run in this table.
+
+        Refuse options that do not exist, those that someone else sets, and values that JSON does not have.
+        """
+        for name, value in self.values.items():
+            place = f"{self.path}: {self.where}{name}"
+            if name not in FIELDS:
+                raise UsageError(f"{self.path}: {self.where.removesuffix('.')}: {unknown_option(name)}")
+            if name in refused:
+                raise UsageError(f"{place}: the suite sets this option itself")
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                shown = str(value)[:60]
+                raise UsageError(f"{place}={shown}: must not be a date, a time or non-finite") from error
+        return dict(self.values)
+
+
+def check_name(place: str, name: str) -> None:
     """Refuse a name that is not lowercase with dashes, because names become parts of file names."""
     if not NAME.fullmatch(name):
-        raise UsageError(f"{path}: {where}: {name[:60]!r} must consist of lowercase letters, digits and dashes")
+        raise UsageError(f"{place}: {name[:60]!r} must consist of lowercase letters, digits and dashes")
 
 
-def check_options(path: str, where: str, options: Mapping[str, Any], refused: tuple[str, ...]) -> None:
-    """Refuse options that do not exist, those that someone else sets, and values that JSON does not have."""
-    for name, value in options.items():
-        if name not in FIELDS:
-            raise UsageError(f"{path}: {where}: {unknown_option(name)}")
-        if name in refused:
-            raise UsageError(f"{path}: {where}.{name}: the suite sets this option itself")
-        if not is_json(value):
-            raise UsageError(f"{path}: {where}.{name}={str(value)[:60]}: must not be a date, a time or non-finite")
-
-
-def is_json(value: Any) -> bool:
-    """Return whether a TOML value is a JSON value: neither a date or a time, nor a number that is not finite."""
-    if isinstance(value, dict):
-        return all(map(is_json, value.values()))
-    if isinstance(value, list):
-        return all(map(is_json, value))
-    return math.isfinite(value) if isinstance(value, float) else isinstance(value, (str, int))
-
-
-def _task(name: str, fields: Fields) -> Task:
-    fixed, defaults = fields.options("fixed"), fields.options("defaults")
+def _task(name: str, table: Table) -> Task:
+    found = table.read_fields(Task, "name")
+    fixed, defaults = found["fixed"].options(), found["defaults"].options()
     if both := sorted(fixed.keys() & defaults.keys()):
-        raise UsageError(f"{fields.path}: {fields.where}{both[0]} is in fixed and in defaults")
-    references = {kind: fields.options(kind, (*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
-    threshold = fields.take("threshold", float)
-    task = Task(
-        name, fixed, defaults, references["alone"], references["mean"], threshold, fields.optional_texts("without")
-    )
-    fields.refuse_others()
-    return task
+        raise UsageError(f"{table.path}: {table.where}{both[0]} is in fixed and in defaults")
+    references = {kind: found[kind].options((*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
+    return Task(name, **{**found, **references, "fixed": fixed, "defaults": defaults})
 
 
-def _federation(name: str, fields: Fields) -> Federation:
-    federation = Federation(
-        name=name,
-        agents=fields.take("agents", int, least=2),
-        byzantine=fields.take("byzantine", int, least=1),
-        options=fields.options("options"),
-        decentralised=fields.take("decentralised", bool, False),
-        ranked=fields.take("ranked", bool, True),
-        without=fields.optional_texts("without"),
-    )
-    fields.refuse_others()
-    return federation
+def _federation(name: str, table: Table) -> Federation:
+    found = table.read_fields(Federation, "name")
+    return Federation(name, **{**found, "options": found["options"].options()})
 
 
 def _settings(
-    fields: Fields, tasks: Mapping[str, Task], federations: Mapping[str, Federation]
+    table: Table, tasks: Mapping[str, Task], federations: Mapping[str, Federation]
 ) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for task in fields.values:
-        if task not in tasks:
-            raise UsageError(f"{fields.path}: settings.{task}: the suite has no such task")
-        for federation in fields.texts(task):
-            if federation not in federations:
-                raise UsageError(f"{fields.path}: settings.{task}: the suite has no federation {federation!r}")
-            pairs.append((task, federation))
+    pairs = [(t, f) for t, names in table.read(dict.fromkeys(table.values, TEXTS)).items() for f in names]
     if not pairs:
-        raise UsageError(f"{fields.path}: settings: must name at least one task with its federations")
+        raise UsageError(f"{table.path}: settings: must name at least one task with its federations")
+    for task, federation in pairs:
+        if task not in tasks:
+            raise UsageError(f"{table.path}: settings.{task}: the suite has no such task")
+        if federation not in federations:
+            raise UsageError(f"{table.path}: settings.{task}: the suite has no federation {federation!r}")
     return tuple(pairs)
 
 
-def _check(suite: Suite, path: str) -> None:
-    """Refuse values that no run could use: every task, federation and attack must make a configuration."""
-    check_name(path, "name", suite.name)
-    statistics = suite.statistics
-    if statistics.measure not in MEASURES:
-        raise UsageError(f"{path}: statistics.measure={statistics.measure!r}: must be {' or '.join(MEASURES)}")
-    if not 0 < statistics.confidence < 1:
-        raise UsageError(f"{path}: statistics.confidence={statistics.confidence}: must be between 0 and 1")
-    if statistics.floor >= 0:
-        raise UsageError(f"{path}: statistics.floor={statistics.floor}: must be negative")
-    seeds = range(suite.first_seed, suite.first_seed + max(suite.seeds, suite.reference_seeds))
-    tuning = range(suite.tuning.first_seed, suite.tuning.first_seed + suite.tuning.seeds)
-    if max(seeds[0], tuning[0]) <= min(seeds[-1], tuning[-1]):
-        raise UsageError(f"{path}: tuning.first={tuning[0]}: tuning seeds and seeds of the suite must differ")
+def _problems(suite: Suite) -> Iterator[str]:
+    """Yield why no run could use this suite: every task, federation and attack must make a configuration."""
+    seeds, tuning = suite.seeds, suite.tuning
+    last = seeds.first + max(seeds.count, seeds.references) - 1
+    if max(seeds.first, tuning.first) <= min(last, tuning.first + tuning.count - 1):
+        yield f"tuning.first={tuning.first}: tuning seeds and seeds of the suite must differ"
     if "none" in suite.attacks:
-        raise UsageError(f"{path}: attacks: 'none' is always run; do not name it")
-    if others := [name for name in suite.tuning.attacks if name not in (*suite.attacks, "none")]:
-        raise UsageError(f"{path}: tuning.attacks: {others[0]!r} is not an attack of the suite")
+        yield "attacks: 'none' is always run; do not name it"
+    if others := [name for name in tuning.attacks if name not in (*suite.attacks, "none")]:
+        yield f"tuning.attacks: {others[0]!r} is not an attack of the suite"
     for kind, parts in (("tasks", suite.tasks), ("federations", suite.federations)):
         for name, part in parts.items():
-            if others := [attack for attack in part.without if attack not in suite.attacks]:
-                raise UsageError(f"{path}: {kind}.{name}.without: {others[0]!r} is not an attack of the suite")
-            if others := [attack for attack in part.without if attack in suite.tuning.attacks]:
-                raise UsageError(f"{path}: {kind}.{name}.without: {others[0]!r} is needed for tuning")
+            for attack in part.without:
+                if attack not in suite.attacks:
+                    yield f"{kind}.{name}.without: {attack!r} is not an attack of the suite"
+                if attack in tuning.attacks:
+                    yield f"{kind}.{name}.without: {attack!r} is needed for tuning"
     for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
+        attacks = suite.attacks_in(task.name, federation.name)
+        if not attacks:
+            yield f"task {task.name}, federation {federation.name}: no attack is left"
         size = {"agents": federation.agents, "byzantine": federation.byzantine}
-        if not suite.attacks_in(task.name, federation.name):
-            raise UsageError(f"{path}: task {task.name}, federation {federation.name}: no attack is left")
-        for attack in suite.attacks_in(task.name, federation.name):
-            options = {**task.defaults, **task.fixed, **federation.options, **size}
+        options = {**task.defaults, **task.fixed, **federation.options, **size}
+        for attack in attacks:
             try:
                 resolve("default", **options, attack=attack, unsafe=True)
             except UsageError as error:
-                raise UsageError(f"{path}: task {task.name}, federation {federation.name}: {error}") from error
+                yield f"task {task.name}, federation {federation.name}: {error}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,22 +23,14 @@ from jaxbyz.benchmark.entries import (
     options_of,
     step_size,
 )
-from jaxbyz.benchmark.results import (
-    FINAL_SHARE_OF_BUDGET,
-    RESULT_FORMAT,
-    check_config,
-    check_kinds,
-    read_hashed,
-    write_hashed,
-)
+from jaxbyz.benchmark.records import TUNED, read_record, read_records, record_name, record_path, write_record
+from jaxbyz.benchmark.results import FINAL_SHARE_OF_BUDGET
 from jaxbyz.benchmark.sharing import Sharing, sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.errors import UsageError
 from jaxbyz.runs.together import groups_of_attacks
-
-TUNING_KEYS = {"task": str, "entry": str, "best": float}
 
 
 class Tuned(NamedTuple):
@@ -91,52 +83,39 @@ def tuning_config(suite: Suite, entries: Mapping[str, Entry], name: str, task: s
     options = options_of(suite, entries, cell)
     decay = decay_of(suite, task, options)
     others = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}
-    seeds = {"seeds": suite.tuning.seeds, "seed": suite.tuning.first_seed}
+    seeds = {"seeds": suite.tuning.count, "seed": suite.tuning.first}
     config = cell_config(suite, cell, others, **seeds)
     return config if decay is None else cell_config(suite, cell, others, **seeds, **step_size(config.eta, decay))
 
 
-def tuning_path(folder: Path, task: str, name: str) -> Path:
-    """Return the path of the file that keeps what was tried."""
-    return folder / f"{task}.{name}.json"
-
-
 def tune_if_missing(suite: Suite, entries: Mapping[str, Entry], name: str, task: str, folder: Path) -> float:
-    """Tune unless the file exists, and return the best step size.
+    """Tune unless the record exists, and return the best step size.
 
     Raises:
-        UsageError: if the file was made with other options of the entry, or a seed became non-finite with every step
+        UsageError: if the record was made with other options of the entry, or a seed became non-finite with every step
             size.
     """
-    path = tuning_path(folder, task, name)
+    path = record_path(folder, record_name(task, name))
     config = tuning_config(suite, entries, name, task, tuning_attacks(suite, name)[0])
     if not path.exists():
         tuned = tune(suite, entries, name, task)
-        described = {"task": task, "entry": name, "config": to_dict(config)}
-        write_hashed(path, {"format": RESULT_FORMAT, "suite": suite.label, **described, **tuned._asdict()})
-    content = read_tuning(path, suite)
-    if (before := content.get("config")) is not None:  # older files do not have it
-        check_config(path, config, before)
-    return float(content["best"])
+        write_record(path, suite, {"task": task, "entry": name, "config": to_dict(config), **tuned._asdict()})
+    record = read_record(path, suite)
+    if "config" in record.content:  # older records do not have it
+        record.check_config(config)
+    return float(record.content[TUNED])
 
 
-def read_tuning(path: Path, suite: Suite) -> dict[str, Any]:
-    """Read the file of a tuned entry; refuse other files."""
-    content = read_hashed(path, suite)
-    check_kinds(path, content, TUNING_KEYS | ({"config": dict} if "config" in content else {}))
-    return content
-
-
-def load_step_sizes(folder: str | Path, suite: Suite) -> dict[tuple[str, str], float]:
-    """Read the best step sizes of a folder: (task, entry) -> η.
+def load_step_sizes(source: str | Path, suite: Suite) -> dict[tuple[str, str], float]:
+    """Read the best step sizes of a folder or a .jsonl.gz file: (task, entry) -> η.
 
     Raises:
-        UsageError: if a file was changed, belongs to another suite or is not of `tune`, or there is none.
+        UsageError: if a record was changed or belongs to another suite, or there is none of `tune`.
     """
-    contents = [read_tuning(path, suite) for path in sorted(Path(folder).glob("*.json"))]
+    contents = [record.content for record in read_records(source, suite, TUNED).values()]
     if not contents:
-        raise UsageError(f"{folder}: no tuning results here; `jaxbyz benchmark tune {suite.name}` makes some")
-    return {(content["task"], content["entry"]): float(content["best"]) for content in contents}
+        raise UsageError(f"{source}: no tuning results here; `jaxbyz benchmark tune {suite.name}` makes some")
+    return {(content["task"], content["entry"]): float(content[TUNED]) for content in contents}
 
 
 def average_returns(

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config, options_of, reference_cells
-from jaxbyz.benchmark.results import Result, check_config, measurements, read_result, result_files
+from jaxbyz.benchmark.records import CELL, Record, read_records
+from jaxbyz.benchmark.results import Result, measurements, result_of
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.resolving import from_dict
 from jaxbyz.errors import UsageError
@@ -38,43 +39,41 @@ class Verification(NamedTuple):
     standard_errors: float
 
 
-def choose(folder: str | Path, count: int, seed: int) -> list[Path]:
-    """Return a random choice of the result files of a folder."""
-    files = result_files(Path(folder))
-    if not files:
-        raise UsageError(f"{folder}: no results here")
-    chosen = np.random.default_rng(seed).choice(len(files), size=min(count, len(files)), replace=False)
-    return [files[i] for i in sorted(chosen)]
+def choose(source: str | Path, suite: Suite, count: int, seed: int) -> list[Record]:
+    """Return a random choice of the results in a folder or a .jsonl.gz file."""
+    records = list(read_records(source, suite, CELL).values())
+    if not records:
+        raise UsageError(f"{source}: no results here")
+    chosen = np.random.default_rng(seed).choice(len(records), size=min(count, len(records)), replace=False)
+    return [records[i] for i in sorted(chosen)]
 
 
-def check_result(path: Path, suite: Suite) -> Result:
-    """Read a result and check that its configuration is that of its suite, cell and options.
+def check_result(record: Record, suite: Suite) -> Result:
+    """Return a result after checking that its configuration is that of its suite, cell and options.
 
     Raises:
-        UsageError: if the file was changed, or does not follow the suite.
+        UsageError: if it does not follow the suite.
     """
-    result = read_result(path, suite)
+    result = result_of(record)
     cell = result.cell
-    if cell.name != path.stem:
-        raise UsageError(f"{path}: holds the cell {cell.name}")
     if cell.entry in (ALONE, MEAN):
         if not any(cell in reference_cells(*setting) for setting in suite.settings):
-            raise UsageError(f"{path}: the suite {suite.name} has no such reference")
+            raise UsageError(f"{record.place}: the suite {suite.name} has no such reference")
         if result.options != options_of(suite, {}, cell):
-            raise UsageError(f"{path}: the reference {cell.entry} was not run with the options of the suite")
+            raise UsageError(f"{record.place}: the reference {cell.entry} was not run with the options of the suite")
     elif (cell.task, cell.federation) not in suite.settings:
-        raise UsageError(f"{path}: the suite {suite.name} has no such setting")
-    check_config(path, cell_config(suite, cell, result.options), result.config)
+        raise UsageError(f"{record.place}: the suite {suite.name} has no such setting")
+    record.check_config(cell_config(suite, cell, result.options))
     return result
 
 
-def verify(suite: Suite, paths: list[Path], log: Callable[[str], None] = lambda line: None) -> list[Verification]:
-    """Check these files, run them again and compare the average return of every seed.
+def verify(suite: Suite, records: list[Record], log: Callable[[str], None] = lambda line: None) -> list[Verification]:
+    """Check these results, run them again and compare the average return of every seed.
 
     Raises:
-        UsageError: if a file was changed, or does not follow the suite.
+        UsageError: if a result does not follow the suite.
     """
-    results = [check_result(path, suite) for path in paths]
+    results = [check_result(record, suite) for record in records]
     here, verifications = describe_environment(), []
     for number, result in enumerate(results, 1):
         log(f"[{number}/{len(results)}] {result.cell.name}")

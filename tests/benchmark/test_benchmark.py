@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import re
@@ -11,18 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmark_results import SUITE, entries, made_up, make_results, write_suite
+from benchmark_results import SUITE, entries, made_up, make_results, result_path, write_suite
 
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries, reference_cells
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.results import hash_of, load_results, measurements, read_result, result_path
+from jaxbyz.benchmark.records import hash_of, merge, read_record, read_records, write_record
+from jaxbyz.benchmark.results import load_results, measurements, result_of
 from jaxbyz.benchmark.running import run_cells
 from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
 from jaxbyz.benchmark.table import both_tables
-from jaxbyz.benchmark.tuning import average_returns, tune
-from jaxbyz.benchmark.verify import check_result, compare
+from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune
+from jaxbyz.benchmark.verify import check_result, choose, compare
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 from jaxbyz.report.statistics import interquartile_mean, probability_of_improvement, stratified_iqm, window_averages
@@ -44,11 +46,11 @@ def test_suites_of_the_package_are_valid_and_unchanged():
     competing = load_entries()
     for name in suite_names():
         suite = load_suite(name)
-        assert suite.name == name and suite.seeds >= 10 and suite.hash == RELEASED[name]
+        assert suite.name == name and suite.seeds.count >= 10 and suite.hash == RELEASED[name]
         for cell in cells_of(suite, competing):  # every entry makes a configuration in every setting
             if cell.entry in competing and cell.attack == suite.attacks[0]:
                 config = cell_config(suite, cell, competing[cell.entry].options_on(cell.task))
-                assert config.coin == "own" and config.seeds == suite.seeds
+                assert config.coin == "own" and config.seeds == suite.seeds.count
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_suites_of_the_package_are_valid_and_unchanged():
         ("threshold = 30.0", "treshold = 30.0", "tasks.easy.threshold is missing; there is 'treshold'"),
         ("references = 12", "references = 1.5", "seeds.references=1.5 is not of type int"),
         ("floor = -1.0", 'floor = "low"', "statistics.floor=low is not of type float"),
-        ('measure = "average"', 'measure = "median"', "statistics.measure='median': must be average or final"),
+        ('measure = "average"', 'measure = "median"', "statistics.measure=median: must be average or final"),
         ("first = 1000", "first = 7", "tuning seeds and seeds of the suite must differ"),
         ("threshold = 30.0", "threshold = 30.0\ncolour = 1", "tasks.easy.colour is unknown"),
         ("threshold = 30.0", 'threshold = 30.0\nwithout = ["mimic"]', "tasks.easy.without: 'mimic' is not an attack"),
@@ -73,13 +75,17 @@ def test_suites_of_the_package_are_valid_and_unchanged():
         ('easy = ["k5", "k9"]', 'easy = ["k6"]', "settings.easy: the suite has no federation 'k6'"),
         ("[tasks.easy.fixed]", "[tasks.easy.fixed", "not readable as TOML"),
         ("[federations.k5]", "[federations.K_5]", "'K_5' must consist of lowercase letters"),
-        ("factors = [0.5, 1.0]", "factors = [0.5, -1]", "tuning.factors: must be a list of positive numbers"),
+        ("factors = [0.5, 1.0]", "factors = [0.5, -1]", "tuning.factors=[0.5, -1]: must be a list of positive numbers"),
         ("byzantine = 1", "byzantine = 9", "byzantine=9 of agents=5"),
         ('name = "tiny"', 'name = "tiny"\nreleased = 2024-01-01', "released is unknown"),
         ("eta = 0.05", "eta = 2024-01-01", "tasks.easy.alone.eta=2024-01-01: must not be a date"),
         ("eta = 0.05", "eta = inf", "tasks.easy.alone.eta=inf: must not be a date, a time or non-finite"),
         ("floor = -1.0", "floor = nan", "statistics.floor=nan: must be finite"),
-        ("factors = [0.5, 1.0]", "factors = [0.5, inf]", "tuning.factors: must be a list of positive numbers"),
+        (
+            "factors = [0.5, 1.0]",
+            "factors = [0.5, inf]",
+            "tuning.factors=[0.5, inf]: must be a list of positive numbers",
+        ),
     ],
 )
 def test_bad_suites_are_refused_in_one_line(tmp_path, before, after, said):
@@ -130,10 +136,12 @@ def test_scores_of_known_results(results):
     scores = score_entries(suite, load_results(results[1], suite))
     robust, central = scores["robust"]["easy", "k5"], scores["central"]["easy", "k5"]
     assert float(robust.attacks["avg-zero"].score.value) == pytest.approx(0.75)
-    assert robust.worst == "large-noise" and tuple(map(float, robust.score)) == pytest.approx((0.5, 0.5, 0.5))
+    assert robust.worst == "large-noise" and tuple(map(float, robust.worst_cell.score)) == pytest.approx(
+        (0.5, 0.5, 0.5)
+    )
     assert robust.unattacked is not None and float(robust.unattacked.score.value) == pytest.approx(1.0)
     # (−100 − 10) / 20 is below the floor; 40 is better than the mean.
-    assert central.worst == "large-noise" and float(central.score.value) == -1.0
+    assert central.worst == "large-noise" and float(central.worst_cell.score.value) == -1.0
     assert float(central.attacks["avg-zero"].score.value) == pytest.approx(1.5)
     assert robust.attacks["avg-zero"].reached_at != robust.attacks["avg-zero"].reached_at  # 25 < threshold: never
     assert central.attacks["avg-zero"].reached_at == 1  # the first point of the curve
@@ -178,7 +186,7 @@ def test_non_finite_seeds_count_as_the_floor(tmp_path):
     path, folder = make_results(tmp_path)
     suite, cell = load_suite(path), Cell("easy", "k5", "robust", "avg-zero")
     made_up(folder, suite, cell, np.array([30.0, np.nan, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0]))
-    result = read_result(result_path(folder, cell), suite)
+    result = result_of(read_record(result_path(folder, cell), suite))
     assert result.finite.sum() == 7 and np.isnan(result.average[1])
     scores = normalise(result.average, References(10.0, 30.0), -1.0)
     assert scores.tolist() == [1.0, -1.0, *[1.0] * 6]
@@ -218,16 +226,16 @@ def test_changed_and_foreign_results_are_refused(tmp_path):
     suite, cell = load_suite(path), Cell("easy", "k5", "robust", "none")
     file = result_path(folder, cell)
     content = json.loads(file.read_text())
-    check_result(file, suite)
+    check_result(read_record(file, suite), suite)
 
     def refused(changed: dict, said: str, rehash: bool = False) -> None:
         changed = {**content, **changed}
         file.write_text(json.dumps({**changed, "hash": hash_of(changed)} if rehash else changed))
         with pytest.raises(UsageError, match=said):
-            check_result(file, suite)
+            check_result(read_record(file, suite), suite)
 
     refused({"average": [99.0] * 8}, "the contents do not fit the hash")
-    refused({"format": 99}, "results of another version")
+    refused({"format": 99}, "of another version")
     refused({"suite": {"name": "tiny", "hash": "0"}}, "made with suite", rehash=True)
     refused({"average": [1.0]}, r"average has shape \(1,\)", rehash=True)
     refused({"seeds": None}, "seeds is missing", rehash=True)
@@ -236,31 +244,31 @@ def test_changed_and_foreign_results_are_refused(tmp_path):
     refused({"cell": {**content["cell"], "task": 3}}, "task is missing or not of type str", rehash=True)
     refused({"cell": {**content["cell"], "colour": "red"}}, "not a result of the benchmark", rehash=True)
     refused({"config": {**content["config"], "eta": 9.0}}, r"made with other options \(eta\)", rehash=True)
-    refused({"cell": {**content["cell"], "attack": "avg-zero"}}, "holds the cell", rehash=True)
+    refused({"cell": {**content["cell"], "attack": "avg-zero"}}, r"holds easy\.k5\.robust\.avg-zero", rehash=True)
     file.write_text("{")
     with pytest.raises(UsageError, match="not readable as JSON"):
-        read_result(file, suite)
+        read_record(file, suite)
 
 
 def test_references_are_verified_with_the_options_of_the_suite(tmp_path):
     path, folder = make_results(tmp_path)
     suite, cell = load_suite(path), Cell("easy", "one-agent", "alone", "none")
-    check_result(result_path(folder, cell), suite)
+    check_result(read_record(result_path(folder, cell), suite), suite)
     content = json.loads(result_path(folder, cell).read_text())
     content["options"]["eta"] = content["config"]["eta"] = 0.9
     result_path(folder, cell).write_text(json.dumps({**content, "hash": hash_of(content)}))
     with pytest.raises(UsageError, match="the reference alone was not run with the options of the suite"):
-        check_result(result_path(folder, cell), suite)
+        check_result(read_record(result_path(folder, cell), suite), suite)
     unknown = result_path(folder, cell._replace(task="hard"))
     content["cell"]["task"] = "hard"
     unknown.write_text(json.dumps({**content, "hash": hash_of(content)}))
     with pytest.raises(UsageError, match="the suite tiny has no such reference"):
-        check_result(unknown, suite)
+        check_result(read_record(unknown, suite), suite)
 
 
 def test_comparison_of_a_second_run(results):
     suite = load_suite(results[0])
-    result = read_result(result_path(results[1], Cell("easy", "k5", "robust", "none")), suite)
+    result = result_of(read_record(result_path(results[1], Cell("easy", "k5", "robust", "none")), suite))
     result = result._replace(average=30 + np.arange(8.0))
     assert compare(result, result.average, True).verdict == "identical"
     rounded = result.average + np.array([0.5, -0.5] * 4)
@@ -282,9 +290,9 @@ def test_merging_keeps_the_first_of_two_results(tmp_path, capsys):
             (folder / name).rename(other / name)
     out = tmp_path / "all"
     assert main(["benchmark", "merge", str(path), str(folder), str(other), "--out", str(out)]) == 0
-    assert f"{cell.name}.json: kept that of {folder}" in capsys.readouterr().err
+    assert f"{cell.name}: kept that of {folder}" in capsys.readouterr().err
     assert sorted(file.name for file in out.glob("*.json")) == names
-    assert read_result(result_path(out, cell), suite).average[0] == 30.0
+    assert load_results(out, suite)[cell].average[0] == 30.0
     assert load_leaderboard(str(path), out)["entries"][0]["overall"]["value"] == pytest.approx(0.5)
     changed = json.loads(result_path(other, cell).read_text())
     del changed["config"]["ratio_window"]  # as if the file were older than this option, and so had its default
@@ -294,6 +302,77 @@ def test_merging_keeps_the_first_of_two_results(tmp_path, capsys):
     result_path(other, cell).write_text(json.dumps({**changed, "hash": hash_of(changed)}))
     assert main(["benchmark", "merge", str(path), str(folder), str(other), "--out", str(out)]) == 2
     assert "has another configuration than" in capsys.readouterr().err
+
+
+def test_one_compressed_file_holds_what_a_folder_holds(tmp_path, capsys):
+    """Every command reads it, it can be unpacked, and the same records give the same bytes in any order."""
+    path, folder = make_results(tmp_path)
+    suite, tuned = load_suite(path), {"task": "easy", "entry": "robust", "best": 0.2}
+    write_record(folder / "easy.robust.json", suite, tuned)
+    write_record(
+        folder / "certificate.k5.rfa.json",
+        suite,
+        {"federation": "k5", "rule": "rfa", "certificate": {"verdict": "cleared", "reason": ""}},
+    )
+    packed, again, unpacked = tmp_path / "all.jsonl.gz", tmp_path / "again.jsonl.gz", tmp_path / "unpacked"
+
+    def shown(*arguments: str) -> str:
+        assert main(["benchmark", arguments[0], str(path), *map(str, arguments[1:])]) == 0
+        return capsys.readouterr().out
+
+    assert f"{packed}: 14 record(s) added" in shown("merge", folder, "--out", packed)
+    assert f"{unpacked}: 14 record(s) added" in shown("merge", packed, "--out", unpacked)
+    assert {file.name: file.read_bytes() for file in unpacked.iterdir()} == {
+        file.name: file.read_bytes() for file in folder.iterdir()
+    }
+    (half := tmp_path / "half").mkdir()
+    for file in sorted(unpacked.iterdir())[::2]:
+        file.rename(half / file.name)
+    for sources in ([unpacked], [half, packed]):
+        shown("merge", *sources, "--out", again)
+    written = again.stat().st_mtime_ns
+    assert "0 record(s) added" in shown("merge", packed, "--out", again)
+    assert again.read_bytes() == packed.read_bytes() and again.stat().st_mtime_ns == written
+
+    for action in (["table"], ["table", "--json"], ["table", "--attacks"]):
+        assert shown(action[0], packed, *action[1:]) == shown(action[0], folder, *action[1:])
+    for name in ("curves.json", "scores.npz", "board.html"):
+        action = "page" if name.endswith("html") else "export"
+        for source, out in ((packed, tmp_path / name), (folder, half / name)):
+            shown(action, source, "--out", out)
+        assert (tmp_path / name).read_bytes() == (half / name).read_bytes()
+    listed = shown("list", "--out", packed)
+    assert "easy.k5.mean.none (finished)" in listed and "easy.k5.naive.none\n" in listed
+    names = [[record.content["cell"] for record in choose(source, suite, 5, 0)] for source in (packed, folder)]
+    assert names[0] == names[1] and len(names[0]) == 5
+    assert load_step_sizes(packed, suite) == {("easy", "robust"): 0.2}
+    rows = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    assert len(rows) == 14 and all(json.loads(row)["suite"] == suite.label for row in rows)
+
+
+def test_damaged_compressed_files_are_refused_with_the_line(tmp_path):
+    path, folder = make_results(tmp_path)
+    suite, packed = load_suite(path), tmp_path / "all.jsonl.gz"
+    merge([folder], packed, suite, print)
+    rows = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+
+    def refused(content: bytes, said: str) -> None:
+        packed.write_bytes(content)
+        with pytest.raises(UsageError, match=re.escape(f"{packed}{said}")):
+            read_records(packed, suite)
+
+    refused(
+        gzip.compress(b"".join([*rows[:2], rows[2].replace(b'"seconds": 1.5', b'"seconds": 1.6')])),
+        ", line 3: the contents do not fit",
+    )
+    refused(gzip.compress(b"".join([*rows, rows[4]])), ", line 13: holds ")
+    refused(gzip.compress(rows[0] + b"[]\n"), ", line 2: must contain one JSON object")
+    refused(gzip.compress(rows[0] + b" " * 2**20 + rows[1]), ", line 2: larger than the limit")
+    refused(gzip.compress(b"".join(rows))[:-20], ", line ")
+    refused(b"".join(rows), ", line 1: not readable as a gzip file")
+    for name in ("none.jsonl.gz", "results.json"):
+        with pytest.raises(UsageError, match="no such folder of results"):
+            read_records(tmp_path / name, suite)
 
 
 def test_exports(results, tmp_path):
@@ -345,9 +424,9 @@ def test_the_table_shows_that_the_seeds_of_entries_are_harder(tmp_path):
     [("v1", ("docs/benchmark.md", "README.md")), ("v1-lite", ("docs/benchmark.md",))],
 )
 def test_what_is_published_follows_from_the_results(suite, shown_in, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "suite")
     publish = importlib.import_module("publish_benchmark")
-    board = load_leaderboard(suite, ROOT / "benchmarks/results/benchmark" / suite)
+    board = load_leaderboard(suite, publish.published("benchmark", suite))
     assert len(board["entries"]) == 15
     assert all(entry["overall"] is not None for entry in board["entries"])
     blocks = publish.blocks(board)

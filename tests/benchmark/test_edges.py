@@ -12,7 +12,8 @@ from jaxbyz.algorithms import Metrics
 from jaxbyz.benchmark import tuning
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.results import load_results, measurements, write_hashed, write_result
+from jaxbyz.benchmark.records import write_record
+from jaxbyz.benchmark.results import load_results, measurements, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
 from jaxbyz.benchmark.scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
@@ -81,11 +82,11 @@ def test_the_verdict_is_the_worst_one_and_needs_all_certificates():
 def test_files_of_another_kind_are_refused_in_one_line(tmp_path):
     path, folder = make_results(tmp_path)
     suite = load_suite(path)
-    with pytest.raises(UsageError, match=r"\.json: task is missing or not of type str"):
+    with pytest.raises(UsageError, match="no tuning results here"):
         load_step_sizes(folder, suite)
-    content = {"format": 1, "suite": suite.label, "federation": "k5", "rule": "rfa"}
-    for certificate, said in (({}, "certificate is missing"), ({"certificate": {}}, "verdict is missing")):
-        write_hashed(folder / "certificate.k5.rfa.json", {**content, **certificate})
+    content = {"federation": "k5", "rule": "rfa"}
+    for certificate, said in (({}, "neither a result nor a certificate"), ({"certificate": {}}, "verdict is missing")):
+        write_record(folder / "certificate.k5.rfa.json", suite, {**content, **certificate})
         with pytest.raises(UsageError, match=said):
             load_leaderboard(str(path), folder)
 
@@ -99,11 +100,11 @@ def test_federations_of_one_size_share_certificates(tmp_path):
     rules = rules_to_certify(suite, robust, cells_of(suite, robust))
     assert rules == [RuleToCertify("k5", "rfa"), RuleToCertify("k5", "agreement/trimmed-mean")]
     for cell in cells_of(suite, robust):
-        seeds = suite.seeds if cell.entry == "robust" else suite.reference_seeds
+        seeds = suite.seeds.count if cell.entry == "robust" else suite.seeds.references
         made_up(tmp_path, suite, cell, np.full(seeds, RETURNS[cell.entry, cell.attack]))
-    content = {"format": 1, "suite": suite.label, "federation": "k5", "rule": "rfa"}
+    content = {"federation": "k5", "rule": "rfa"}
     certificate = {"verdict": "cleared", "reason": ""}
-    write_hashed(tmp_path / "certificate.k5.rfa.json", {**content, "certificate": certificate})
+    write_record(tmp_path / "certificate.k5.rfa.json", suite, {**content, "certificate": certificate})
     (entry,) = load_leaderboard(str(path), tmp_path)["entries"]
     verdicts = [setting["certificates"] for setting in entry["settings"]]
     assert verdicts == [{"rfa": "cleared", "agreement/trimmed-mean": None}] * 2
@@ -180,7 +181,7 @@ def test_tuning_measures_what_is_scored_and_notices_other_options(tmp_path, monk
         tune_if_missing(average, changed, "robust", "easy", tmp_path)
     file = tmp_path / "easy.robust.json"
     older = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("config", "hash")}
-    write_hashed(file, older)
+    write_record(file, average, older)
     assert tune_if_missing(average, changed, "robust", "easy", tmp_path) == 0.05
     assert load_step_sizes(tmp_path, average) == {("easy", "robust"): 0.05}
     # A step size with which everything diverges is not chosen.
