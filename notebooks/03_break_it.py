@@ -112,7 +112,7 @@ print(format_table(certify(suspects, agents=7, byzantine=2, budget=budget)))
 
 # %%
 options = {
-    "preset": "cartpole-best",
+    "preset": "cartpole",
     "agents": 13,
     "byzantine": 3,
     "attack": "undertow",
