@@ -54,7 +54,8 @@ def run_blocks(path: Path) -> dict:
     for number, code in enumerate(blocks(path, "python")):
         if path == README:
             # Shorter episodes and runs: this test checks that the program runs, benchmarks check that it learns.
-            code = code.replace("Estimator(", "Estimator(horizon=30, ").replace("key, 40)", "key, 3)")
+            assert ("N=8" in code) == ("key, 40)" in code), "the numbers that are replaced here"
+            code = code.replace("N=8", "N=8, horizon=30").replace("key, 40)", "key, 3)")
         with matplotlib.rc_context():
             exec(compile(code, f"{path.name} block {number}", "exec"), names)
     return names
