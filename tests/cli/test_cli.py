@@ -236,7 +236,7 @@ def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
     assert "preset cartpole (" in usual and "step size η (0.015)" in usual and "Byzantine agents f, which" in usual
     assert "preset cartpole-steady (" in steady and "step size η (0.001)" in steady
     assert "preset lunarlander (" in lander and "separated by commas (64,64)" in lander
-    groups = ("task:", "agents and faults:", "defence:", "network:", "examples: jaxbyz train")
+    groups = ("task:", "agents, faults and defence:", "messages:", "network:", "examples: jaxbyz train")
     assert [usual.count(group) for group in groups] == [1] * len(groups)
     assert [usual.index(group) for group in groups] == sorted(usual.index(group) for group in groups)
 
