@@ -226,7 +226,7 @@ def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
     theta = jnp.zeros((1, algorithm.policy.size))  # every action with probability 1/2
     keys = jax.random.split(jax.random.key(1), 1)
     episodes = collect(algorithm.environment, algorithm.policy, theta, keys, 64, 200)
-    weights = importance_weights(algorithm.page.estimator, algorithm.policy, theta, episodes).values
+    weights = importance_weights(algorithm.settings, algorithm.policy, theta, episodes).values
     likelihood = 0.5 ** np.asarray(episodes.lengths, np.float64)
     np.testing.assert_allclose(weights, likelihood / (likelihood + 1e-9), rtol=1e-3, atol=1e-6)
     assert weights.max() > 0.999 and weights.min() < 0.01
