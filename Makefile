@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 # 13 agents learn CartPole, 3 of them Byzantine: a fault-tolerant federation and a naive one, under the same attack.
-DEMO = --preset cartpole-best --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 1000
+DEMO = --preset cartpole --agents 13 --byzantine 3 --attack avg-zero --seeds 2 --trajectories 1000
 demo: setup
 	rm -rf demo/decbyzpg demo/dec-page-pg
 	$(BIN)/jaxbyz train --algorithm decbyzpg $(DEMO) --out demo/decbyzpg

@@ -26,7 +26,7 @@ jb.prepare()  # use all cores, and keep compiled programs for the next session
 # not given. If `JAXBYZ_QUICK` is set, as in the tests, this notebook uses such small numbers that nothing is learnt.
 
 # %%
-options = {"preset": "cartpole-best", "agents": 13, "byzantine": 3, "attack": "avg-zero", "seeds": 4}
+options = {"preset": "cartpole", "agents": 13, "byzantine": 3, "attack": "avg-zero", "seeds": 4}
 options["trajectories"] = 1000
 algorithms = ["decbyzpg", "dec-page-pg"]  # tolerant and naive
 if "JAXBYZ_QUICK" in os.environ:

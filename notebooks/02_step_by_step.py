@@ -10,6 +10,7 @@
 # %matplotlib inline
 import os
 import tempfile
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ import jaxbyz as jb
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_agreement
 from jaxbyz.sampling.page import sampler
+from jaxbyz.sampling.scoring import SamplingInputs
 
 jb.prepare()
 QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
@@ -38,19 +40,28 @@ mask = jnp.arange(K) >= K - f  # the last three agents are Byzantine
 env = jb.make_environment("CartPole-v1")
 policy = jb.mlp_policy(env, hidden=(4,) if QUICK else (16, 16))
 N, B = (2, 2) if QUICK else (50, 4)
-estimator = jb.Estimator(baseline="leave-one-out", clip=1.0, horizon=20 if QUICK else 500)
-sample = sampler(env, policy, jb.Page(N=N, B=B, estimator=estimator), None)
-uncorrected = sampler(env, policy, jb.Page(N=B, B=B, estimator=estimator), None)  # small batches by themselves
+settings = jb.Sampling(N=N, B=B, baseline="leave-one-out", weight_clip=1.0, horizon=20 if QUICK else 500)
+sample = sampler(env, policy, settings)
+uncorrected = sampler(env, policy, replace(settings, N=B))  # small batches by themselves
 
 keys = jax.random.split(jax.random.key(0), 5)
 theta = jnp.tile(policy.init(keys[0]), (K, 1))  # [K, D], equal for all agents
 agent_keys = [jax.random.split(key, K) for key in keys[1:]]
-large = jax.jit(sample.large)(theta, agent_keys[0], mask).sampled.estimate  # [K, D]
+nobody, nothing = jnp.zeros(K, bool), jnp.zeros_like(theta)
+
+
+def estimates(batch, number, theta, anchor=nothing, previous=nothing):
+    """Return the estimates of all agents from one batch each, [K, D]; nobody interferes in its environment."""
+    inputs = SamplingInputs(theta, anchor, previous, agent_keys[number], interferes=nobody, environment={})
+    return jax.jit(batch)(inputs).sampled.estimate
+
+
+large = estimates(sample.large, 0, theta)
 previous = jnp.tile(large[:10].mean(axis=0), (K, 1))  # v_{t−1} without an attack
 after = theta + 1e-3 * previous / jnp.linalg.norm(previous[0])  # θ_t, after a short step
-corrected = jax.jit(sample.small)(after, theta, previous, agent_keys[1], mask).sampled.estimate
-small = jax.jit(uncorrected.large)(after, agent_keys[2], mask).sampled.estimate
-fresh = jax.jit(sample.large)(after, agent_keys[3], mask).sampled.estimate
+corrected = estimates(sample.small, 1, after, anchor=theta, previous=previous)
+small = estimates(uncorrected.large, 2, after)
+fresh = estimates(sample.large, 3, after)
 truth = fresh.mean(axis=0)  # a good approximation of the gradient
 
 

@@ -112,7 +112,7 @@ print(format_table(certify(suspects, agents=7, byzantine=2, budget=budget)))
 
 # %%
 options = {
-    "preset": "cartpole-best",
+    "preset": "cartpole",
     "agents": 13,
     "byzantine": 3,
     "attack": "undertow",
@@ -120,7 +120,7 @@ options = {
     "trajectories": 500,
 }
 if QUICK:
-    options |= {"agents": 5, "byzantine": 1, "N": 2, "B": 2, "horizon": 20, "hidden": (4,), "trajectories": 8}
+    options |= {"agents": 5, "byzantine": 1, "N": 2, "horizon": 20, "hidden": (4,), "trajectories": 8}
 compared = ["rfa"] if QUICK else ["mean", "rfa", "majority-direction"]
 runs = [jb.run_experiment(aggregator=rule, **options) for rule in compared]
 plots.learning_curves(runs, width=options["trajectories"] // 20 or 1)

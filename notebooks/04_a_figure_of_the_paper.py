@@ -21,8 +21,9 @@ QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 # %% [markdown]
 # The paper runs ten seeds up to 8000 trajectories per agent. Three seeds show the shape and take three minutes on two
-# cores; `benchmarks/results/learning.jsonl.gz` has ten. The preset `cartpole-steady` has the numbers of the paper's table,
-# except for a smaller step size, a baseline, and importance weights of at most 1 (docs/reproduction.md explains why).
+# cores; `benchmarks/results/learning.jsonl.gz` has ten. The preset `cartpole-steady` has the numbers of the paper's
+# table, except for a smaller step size, a baseline, and importance weights of at most 1
+# (docs/measurements/reproduction.md).
 
 # %%
 methods = {

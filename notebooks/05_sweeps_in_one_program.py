@@ -24,17 +24,17 @@ QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 K, f, T = (5, 1, 2) if QUICK else (13, 3, 40)
 env = jb.make_environment("CartPole-v1")
 policy = jb.mlp_policy(env, hidden=(4,) if QUICK else (16, 16), output_scale=3.0)
-estimator = jb.Estimator(baseline="leave-one-out", clip=1.0, horizon=20 if QUICK else 500)
-page = jb.Page(N=2 if QUICK else 8, B=2 if QUICK else 8, estimator=estimator)
+N = 2 if QUICK else 8
+settings = jb.Settings(
+    agents=K, byzantine=f, agreement="mda:rounds=2", p=1.0, N=N, B=N, baseline="leave-one-out",
+    horizon=20 if QUICK else 500,
+)  # fmt: skip
 coins = jnp.ones(T, bool)  # p = 1: every batch is large
 
 
 def returns(key, attack, rule, eta):
     """Return the honest return of every iteration of one run, [T]."""
-    algorithm = jb.decbyzpg(
-        env, policy, agents=K, byzantine=f, attack=attack, aggregator=rule, agreement="mda:rounds=2",
-        optimizer=optax.adam(eta), page=page, p=1.0,
-    )  # fmt: skip
+    algorithm = jb.decbyzpg(env, policy, settings, attack=attack, aggregator=rule, optimizer=optax.adam(eta))
     return jb.train(algorithm, key, T, coins).metrics.returns
 
 
@@ -68,7 +68,7 @@ print(f"{curves[..., 0].size} runs of {T} iterations in {time.monotonic() - star
 drawing, axes = plots.figure(len(scales), width=10, height=3.2, sharey=True, squeeze=False)
 for panel, scale, rows in zip(axes[0], scales, curves, strict=True):
     for eta, seeds in zip(etas, rows, strict=True):
-        plots.draw_curve(panel, page.N * (1 + np.arange(T)), seeds, f"η = {eta:g}")
+        plots.draw_curve(panel, N * (1 + np.arange(T)), seeds, f"η = {eta:g}")
     panel.set_title(f"noise of scale {scale:g}", fontsize=10)
     panel.set_xlabel("trajectories per agent")
 axes[0, 0].set_ylabel("return of honest agents")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import pkgutil
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -15,9 +18,12 @@ from helpers import RESULTS, ROOT
 import jaxbyz as jb
 from jaxbyz.attacks import attacks
 from jaxbyz.cli import COMMANDS, build_parser
-from jaxbyz.configuration.resolving import resolve
+from jaxbyz.cli.options import options_given
+from jaxbyz.configuration.config import FIELDS
+from jaxbyz.configuration.presets import PRESETS
+from jaxbyz.configuration.resolving import OTHER_NAMES, resolve
 from jaxbyz.environments import make_environment
-from jaxbyz.rules import aggregators
+from jaxbyz.rules import aggregators, pre_aggregators
 
 README, EXTEND = ROOT / "README.md", ROOT / "docs" / "extend.md"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -48,7 +54,8 @@ def run_blocks(path: Path) -> dict:
     for number, code in enumerate(blocks(path, "python")):
         if path == README:
             # Shorter episodes and runs: this test checks that the program runs, benchmarks check that it learns.
-            code = code.replace("Estimator(", "Estimator(horizon=30, ").replace("key, 40)", "key, 3)")
+            assert ("N=8" in code) == ("key, 40)" in code), "the numbers that are replaced here"
+            code = code.replace("N=8", "N=8, horizon=30").replace("key, 40)", "key, 3)")
         with matplotlib.rc_context():
             exec(compile(code, f"{path.name} block {number}", "exec"), names)
     return names
@@ -87,23 +94,34 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_commands_parse(page, command):
+    """Commands parse, and the presets, rules, attacks and other components that they name exist."""
     words = shlex.split(command.replace("DIR…", "DIR"))[1:]
     if words[0] in ("COMMAND", "--version", "--import") or "--help" in words:
         return
     assert words[0] in COMMANDS, f"{page}: {command}"
-    build_parser(words[0]).parse_args(words)
+    arguments = build_parser(words[0]).parse_args(words)
+    assert getattr(arguments, "preset", None) in (None, *PRESETS)
+    for name, value in options_given(arguments).items():
+        if (registry := FIELDS[name].metadata["registry"]) is not None and isinstance(value, str):
+            *first, last = value.split("+")
+            assert {part.partition(":")[0] for part in first} <= set(pre_aggregators.names())
+            assert last.isupper() or last.partition(":")[0] in registry  # X and NAME stand for any name
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_and_file_names_exist(path):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", prose(path))
-    files = [
-        file for span in spans(path) for file in re.findall(r"^(?:jaxbyz|benchmarks|tests|docs)/[\w./-]*\w$", span)
-    ]
-    named = [(path.parent / link).resolve() for link in links] + [ROOT / file for file in files]
+    named = [path.parent / link for link in links]
+    missing = []
+    for span in spans(path):
+        named += [ROOT / file for file in re.findall(r"^(?:jaxbyz|benchmarks|tests|docs|notebooks)/[\w./-]*\w$", span)]
+        for file in re.findall(r"^[a-z][\w/]*\.py$", span):  # within a folder, such as `rules/base.py`
+            places = (path for folder in ("jaxbyz", "benchmarks") for path in ROOT.glob(f"{folder}/**/{file}"))
+            found = "NAME" in file or (ROOT / file).exists() or any(places)
+            missing += [] if found else [file]
     if not RESULTS.exists():  # an sdist does not contain them
-        named = [file for file in named if RESULTS not in file.parents]
-    assert [str(file) for file in named if not file.exists()] == []
+        named = [file for file in named if RESULTS not in file.resolve().parents]
+    assert [*missing, *(str(file) for file in named if not file.exists())] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
@@ -112,3 +130,80 @@ def test_names_of_the_library_exist(path):
     for span in spans(path):
         for name in re.findall(r"^(?:jaxbyz|jb)((?:\.\w+)+)", span):
             pkgutil.resolve_name("jaxbyz" + name)
+
+
+@cache
+def classes() -> dict[str, set[str]]:
+    """Return the names of the fields and methods of every class of the package, with those of its base classes.
+
+    They are read from the source, so that no optional package is needed. Classes of the same name are merged.
+    """
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "jaxbyz").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                members = [child.target for child in node.body if isinstance(child, ast.AnnAssign)]
+                names = {member.id for member in members if isinstance(member, ast.Name)}
+                names |= {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+                own.setdefault(node.name, set()).update(names)
+                bases.setdefault(node.name, set()).update(base.id for base in node.bases if isinstance(base, ast.Name))
+
+    def members_of(name: str) -> set[str]:
+        return own.get(name, set()).union(*(members_of(base) for base in bases.get(name, set()) - {name}))
+
+    return {name: members_of(name) for name in own}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_fields_and_methods_exist(path):
+    """Code spans such as `State.parameters` and `Algorithm.step(state, coin)` name a class and a member of it."""
+    named = [re.match(r"([A-Z]\w*)\.([a-z_]\w*|[A-Z])\b", span) for span in spans(path) if not (ROOT / span).exists()]
+    assert [match[0] for match in named if match and match[2] not in classes().get(match[1], set())] == []
+
+
+def test_members_are_found_in_classes_and_their_bases():
+    found = classes()
+    assert {"parameters", "anchor"} <= found["State"] and "previous" not in found["State"]
+    assert {"eta", "N", "previous", "delay", "kappa_rounds"} <= found["Settings"] and {"agents", "env"} <= found[
+        "Config"
+    ]
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "Makefile", *sorted(ROOT.glob("notebooks/*.py"))], ids=name_of)
+def test_presets_exist(path):
+    """Presets that options, Python code or the word "preset" name exist, and so do names that look like a preset's."""
+    text = path.read_text()
+    named = re.findall(r"""--preset[ =]([\w-]+)|["']?\bpreset["']? ?[:=] ?["']([\w-]+)["']""", text)
+    listed = re.findall(r"\bpresets? (`[\w-]+`(?:(?:,| and|, and| or) `[\w-]+`)*)", text)
+    names = {name for pair in named for name in pair if name} | set(re.findall(r"`([\w-]+)`", " ".join(listed)))
+    tasks = {preset.partition("-")[0] for preset in PRESETS if preset.startswith(("cartpole", "lunarlander"))}
+    names |= {span for span in spans(path) if re.fullmatch(rf"({'|'.join(sorted(tasks))})(-[a-z]+)?", span)}
+    assert {name for name in names if not name.isupper()} - set(PRESETS) == set()  # NAME stands for any name
+
+
+@cache
+def option_names() -> frozenset[str]:
+    """Return the options of all commands and of the scripts in `benchmarks/`."""
+    parsers, options = [build_parser()], set()
+    while parsers:
+        for action in parsers.pop()._actions:
+            options |= set(action.option_strings)
+            parsers += action.choices.values() if isinstance(action, argparse._SubParsersAction) else []
+    scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
+    return frozenset(options | set(re.findall(r'"(--[\w-]+)"', scripts)))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_options_exist(path):
+    others = {"--" + name.replace("_", "-") for name in OTHER_NAMES}  # names of other libraries, which errors explain
+    named = {re.match(r"--[\w-]+", span) for span in spans(path)} - {None}
+    assert {match[0] for match in named} - option_names() - others == set()
+
+
+def test_reading_order_of_an_iteration_is_short():
+    """CONTRIBUTING names the files that explain one iteration: at most ten, with at most 1,800 lines."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## One iteration in code")[2].partition("\n## ")[0]
+    files = re.findall(r"^\| \d+ \| `([\w/]+\.py)`", section, re.MULTILINE)
+    assert files[0] == "algorithms/decbyzpg.py" and 5 <= len(files) <= 10
+    assert sum(len((ROOT / "jaxbyz" / file).read_text().splitlines()) for file in files) <= 1800

@@ -51,7 +51,7 @@ def write(name: str, values: dict) -> None:
 
 def learn(folder: Path, arguments: argparse.Namespace) -> None:
     """13 nodes: node 11 sends large noise, node 12 plays chaos, node 5 is killed and started again five times."""
-    config = resolve("cartpole-best", agents=13, byzantine=3, trajectories=arguments.trajectories)
+    config = resolve("cartpole", agents=13, byzantine=3, trajectories=arguments.trajectories)
     trial = Trial(folder, config, {11: "large-noise", 12: "chaos"})
     victim, chance, kills = 5, random.Random(arguments.seed), 0
     try:
@@ -182,7 +182,7 @@ class Watch:
 
 def survive(folder: Path, arguments: argparse.Namespace) -> None:
     """9 nodes for f = 2: node 8 plays chaos; node 3 is killed, frozen, slowed and loses its disk in turn."""
-    config = resolve("cartpole-best", agents=9, byzantine=2, trajectories=10**6, horizon=50)
+    config = resolve("cartpole", agents=9, byzantine=2, trajectories=10**6, horizon=50)
     trial = Trial(folder, config, {8: "chaos"})
     victim, watch = 3, Watch(trial, [0, 1, 2, 4])
     try:
@@ -228,7 +228,7 @@ def survive(folder: Path, arguments: argparse.Namespace) -> None:
 
 def cut(folder: Path, arguments: argparse.Namespace) -> None:
     """9 nodes for f = 2: one node is cut off, then two, then a split leaves nobody with K − f nodes."""
-    config = resolve("cartpole-best", agents=9, byzantine=2, trajectories=10**6, horizon=50)
+    config = resolve("cartpole", agents=9, byzantine=2, trajectories=10**6, horizon=50)
     trial = Trial(folder, config, cuttable=True)
     watch = Watch(trial, [0, 1, 2, 3, 4])
     assert trial.network is not None
@@ -360,7 +360,7 @@ def process_cost(folder: Path, K: int) -> dict:
     """Run K processes without faults, and the simulation of the same configuration."""
     from jaxbyz.runs.run import run as simulate
 
-    config = resolve("cartpole-best", agents=K, byzantine=0, trajectories=400)
+    config = resolve("cartpole", agents=K, byzantine=0, aggregator="rfa", trajectories=400)
     trial = Trial(folder, config)
     try:
         trial.start_all()

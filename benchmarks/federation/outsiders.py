@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     seconds = parser.parse_args().seconds
     prepare()
-    config = resolve("cartpole-best", agents=5, byzantine=1, trajectories=10**5, horizon=50)
+    config = resolve("cartpole", agents=5, byzantine=1, trajectories=10**5, horizon=50)
     with tempfile.TemporaryDirectory(prefix="jaxbyz-federation-") as temporary:
         trial = Trial(Path(temporary) / "fed", config)
         federation = read_federation(trial.folder)

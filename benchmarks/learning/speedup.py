@@ -2,7 +2,7 @@
 
     python benchmarks/learning/speedup.py [--seeds 10] [--out benchmarks/results/speedup.json]
 
-For every step size and batch size, the preset cartpole-best is trained until the honest return, averaged over seeds and
+For every step size and batch size, the preset cartpole is trained until the honest return, averaged over seeds and
 the last 16 trajectories, reaches 400. Episodes are short while a policy is bad, so the search takes minutes.
 """
 
@@ -28,7 +28,7 @@ FEDERATIONS: dict[str, dict[str, Any]] = {"1": {"algorithm": "page-pg"}, "13": {
 def measure(federation: dict[str, Any], batch: int, eta: float, seeds: int) -> dict[str, Any]:
     """Train once; return the trajectories until the target (None if it is not reached) and the return at the end."""
     options = {**federation, "N": batch, "B": batch, "eta": eta, "eta_end": None, "seeds": seeds}
-    result = run(resolve("cartpole-best", trajectories=MAX_TRAJECTORIES, **options))
+    result = run(resolve("cartpole", aggregator="rfa", trajectories=MAX_TRAJECTORIES, **options))
     x, y = smoothed(result.metrics, WINDOW)
     needed = float(first_reached(x, y.mean(axis=0), TARGET_RETURN))
     return {

@@ -1,4 +1,4 @@
-"""All tasks under attack: the table of docs/tasks.md, and the trials of docs/tuning.md.
+"""All tasks under attack: the table of docs/tasks.md, and the trials of docs/measurements/tuning.md.
 
     python benchmarks/learning/tasks.py --list
     python benchmarks/learning/tasks.py pendulum acrobot --seeds 10 --out tasks.jsonl.gz

@@ -2,7 +2,7 @@
 
     python benchmarks/learning/what_matters.py page --task cartpole --jobs 2 --out what_matters.jsonl.gz
     python benchmarks/learning/what_matters.py --table
-    python benchmarks/learning/what_matters.py --ranks benchmarks/results/benchmark/v1
+    python benchmarks/learning/what_matters.py --ranks benchmarks/results/benchmark/v1.jsonl.gz
 
 The experiments are `page` (large and small batches), `agents` (their number), `price` (rules without Byzantine agents),
 `kappa` (rounds of agreement) and `components` (baseline, logits, decay, weight clipping). The tasks are those of the

@@ -1,4 +1,4 @@
-"""Error of rules that defend against another number of Byzantine agents than there is; see docs/federations.md.
+"""Error of rules that assume a wrong number of Byzantine agents; see docs/measurements/federations.md.
 
     python benchmarks/robustness/misjudged.py [--starts 768] [--out benchmarks/results/misjudged.json] [--draw]
 

@@ -1,4 +1,4 @@
-"""How sampling agents can hand liars a majority, and what cached messages repair; see docs/federations.md.
+"""How sampling agents can hand liars a majority, and what cached messages repair; see docs/measurements/federations.md.
 
     python benchmarks/robustness/participation.py [--seeds 32] [--out benchmarks/results/participation.json]
     python benchmarks/robustness/participation.py --arrivals   # chance against the adversary: results/arrivals.json

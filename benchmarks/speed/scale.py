@@ -1,4 +1,4 @@
-"""Agreement among up to 100,000 agents: random committees beside all-to-all; see docs/scale.md.
+"""Agreement among up to 100,000 agents: random committees beside all-to-all; see docs/measurements/scale.md.
 
     python benchmarks/speed/scale.py [--agents 100 1000 10000 100000] [--size 386] [--out benchmarks/results/scale.json]
 

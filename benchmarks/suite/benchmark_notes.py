@@ -1,4 +1,4 @@
-"""Print the numbers that the sections "Reading the results" of docs/benchmark.md explain.
+"""Print the numbers that the sections "Reading the results" of docs/measurements/benchmark.md explain.
 
 python benchmarks/suite/benchmark_notes.py v1-lite benchmarks/results/benchmark/v1-lite.jsonl.gz
 """

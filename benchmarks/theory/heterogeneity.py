@@ -1,4 +1,4 @@
-"""Measure what heterogeneous agents do to the error of robust aggregation; see docs/theory.md.
+"""Measure what heterogeneous agents do to the error of robust aggregation; see docs/measurements/theory.md.
 
     python benchmarks/theory/heterogeneity.py [--samples 256] [--out benchmarks/results/theory_heterogeneity.json]
 

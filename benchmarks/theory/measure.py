@@ -1,4 +1,4 @@
-"""Measure the paper's theory on a small MDP whose J and ∇J are known exactly; see docs/theory.md.
+"""Measure the paper's theory on a small MDP whose J and ∇J are known exactly; see docs/measurements/theory.md.
 
     python benchmarks/theory/measure.py [--seeds 16] [--quick] [--out FILE] [--pictures docs/images]
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/theory.md, drawn from benchmarks/results/theory.json."""
+"""The pictures of docs/measurements/theory.md, drawn from benchmarks/results/theory.json."""
 
 from __future__ import annotations
 

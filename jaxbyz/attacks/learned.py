@@ -111,7 +111,7 @@ def learned(*, file: str | None = None) -> Attack:
 
     Args:
         file: the path of the file; `learned:PATH` is short for `learned:file=PATH`. The default is the adversary in the
-            package, which was trained against RFA on CartPole (docs/attacks.md has the command).
+            package, which was trained against RFA on CartPole (docs/measurements/attacks.md has the command).
     """
     stored = load_adversary(DEFAULT_FILE if file is None else file)
     return learned_from(jnp.asarray(stored.parameters), stored.reach)

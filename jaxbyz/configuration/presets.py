@@ -111,8 +111,6 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                        {**_TABLE_CARTPOLE, **_RFA}),
     "cartpole-published": ("CartPole: the published code of the paper, including its differences from the paper",
                            {**_TABLE_CARTPOLE, **_PUBLISHED, "eta": 5e-4}),
-    "cartpole-best": ("CartPole: `cartpole` with step sizes from 1e-2 to 1e-3, and RFA also if nobody is Byzantine",
-                      {**_BEST_CARTPOLE, "eta": 1e-2, "eta_end": 1e-3, **_RFA}),
     "cartpole-fedpg-br": ("CartPole: FedPG-BR with the values of its own code", _FEDPG_BR),
     "cartpole-svrpg": ("CartPole: SVRPG, one large batch of 16 and three small batches", {**_SVRPG, **_RFA}),
     "cartpole-marina": ("CartPole: Byz-VR-MARINA-PG with the values of `cartpole-steady`", {**_MARINA, **_RFA}),

@@ -1,4 +1,4 @@
-"""Presets of tasks: the best options that are known for each, found as docs/tuning.md describes."""
+"""Presets of tasks: the best options that are known for each, found as docs/measurements/tuning.md describes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "steady": {"CartPole": "cartpole-steady", "LunarLander": "lunarlander-steady"},
     "paper": {"CartPole": "cartpole-paper", "LunarLander": "lunarlander-paper"},
     "published": {"CartPole": "cartpole-published", "LunarLander": "lunarlander-published"},
-    "best": {"CartPole": "cartpole-best", "LunarLander": "lunarlander-best"},
+    "best": {"CartPole": "cartpole", "LunarLander": "lunarlander-best"},
 }
 
 

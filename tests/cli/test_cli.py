@@ -191,7 +191,7 @@ def test_list_of_one_kind_shows_options_and_limits(capsys, monkeypatch):
         assert main(["list", kind.replace("_", "-"), "--json"]) == 0
         (entries,) = json.loads(capsys.readouterr().out).values()
         assert entries and all(entry["summary"] for entry in entries.values())
-    assert entries["cartpole-best"]["options"]["output_scale"] == 3.0
+    assert entries["cartpole"]["options"]["output_scale"] == 3.0
     known = {**described("aggregators"), **described("policies"), **described("environments")}
     for name, options in (("krum", {"neighbours": None}), ("cnn", {"kernel": 3}), ("CartPole-v1", {"gravity": 9.8})):
         entry = known[name]["options"]
@@ -228,15 +228,15 @@ def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
             main(["train", *words])
         return " ".join(capsys.readouterr().out.split())
 
-    usual, best, lander = (
+    usual, steady, lander = (
         text("--help"),
-        text("--help", "--preset", "cartpole-best"),
+        text("--help", "--preset", "cartpole-steady"),
         text("--env=LunarLander-v3", "-h"),
     )
     assert "preset cartpole (" in usual and "step size η (0.015)" in usual and "Byzantine agents f, which" in usual
-    assert "preset cartpole-best (" in best and "step size η (0.01)" in best
+    assert "preset cartpole-steady (" in steady and "step size η (0.001)" in steady
     assert "preset lunarlander (" in lander and "separated by commas (64,64)" in lander
-    groups = ("task:", "agents and faults:", "defence:", "network:", "examples: jaxbyz train")
+    groups = ("task:", "agents, faults and defence:", "messages:", "network:", "examples: jaxbyz train")
     assert [usual.count(group) for group in groups] == [1] * len(groups)
     assert [usual.index(group) for group in groups] == sorted(usual.index(group) for group in groups)
 
@@ -379,8 +379,7 @@ def test_none_on_the_command_line_overrides_the_preset():
         return config_from(build_parser("train").parse_args(["train", *words]))
 
     assert read().weight_clip == 1.0 and read("--weight-clip", "none").weight_clip is None
-    best = ("--preset", "cartpole-best")
-    assert read(*best).eta_end == 1e-3 and read(*best, "--eta-end", "none").eta_end is None
+    assert read().eta_end == 5e-4 and read("--eta-end", "none").eta_end is None
     assert not read().unsafe and read("--unsafe").unsafe
 
 

@@ -36,7 +36,7 @@ def test_doctor_checks_declared_versions(monkeypatch):
 def test_completion_knows_commands_options_and_names(capsys, shell):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    for word in ("train", "doctor", "tensorboard", "avg-zero", "krum", "CartPole-v1", "cartpole-best"):
+    for word in ("train", "doctor", "tensorboard", "avg-zero", "krum", "CartPole-v1", "cartpole-steady"):
         assert word in script, word
 
 
