@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from jaxbyz.attacks.learned import StoredAdversary, save_adversary
-    from jaxbyz.cli.options import config_from
+    from jaxbyz.cli.options import choice_from
     from jaxbyz.errors import UsageError
     from jaxbyz.registry import FILE_ENDING
     from jaxbyz.report.tables import mean_and_deviation
@@ -45,12 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in (("iterations", arguments.iterations), ("fresh-seeds", arguments.fresh_seeds)):
         if value < 1:
             raise UsageError(f"--{name} {value}: must be at least 1")
-    config = config_from(arguments)
+    choice, log = choice_from(arguments), message_printer(arguments)
+    config = choice.config
     search = Search(
         arguments.generations, arguments.population, seeds=config.seeds, reach=arguments.reach, seed=config.seed
     )
     search.check()
-    log = message_printer(arguments)
+    log(str(choice))
     log(
         f"training an adversary against {config.aggregator} on {config.env}: {search.generations} generations of "
         f"{search.population} × {search.seeds} trainings of {arguments.iterations} iterations"

@@ -51,14 +51,16 @@ def run(arguments: argparse.Namespace) -> int:
 def _create(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
-    from jaxbyz.cli.options import config_from
+    from jaxbyz.cli.options import choice_from
     from jaxbyz.federation.keys import node_name
     from jaxbyz.federation.launcher import create
 
     hosts = [host for host in arguments.hosts.split(",") if host]
     folder = Path(arguments.folder)
-    federation = create(folder, config_from(arguments), hosts, arguments.port, arguments.private_randomness)
+    choice = choice_from(arguments)
+    federation = create(folder, choice.config, hosts, arguments.port, arguments.private_randomness)
     last = folder / node_name(len(federation.members) - 1)
+    print(choice)
     print(f"{len(federation.members)} nodes, {folder / node_name(0)} to {last}; their private keys are in secret.key")
     print(f"run all of them here: jaxbyz federation run {folder}; or one: jaxbyz node {folder / node_name(0)}")
     return 0

@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train; the exit codes are those of `run_and_report`."""
-    from jaxbyz.cli.options import config_from, options_given
+    from jaxbyz.cli.options import choice_from, options_given
     from jaxbyz.configuration.ineffective import without_effect
     from jaxbyz.runs.run import run as run_config
     from jaxbyz.runs.run_record import check_labels
@@ -58,12 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.no_save and arguments.out is not None:
         raise UsageError(f"out={arguments.out} with no_save: give one of them")
     common.silence_other_processes(arguments)
-    config = config_from(arguments)
+    choice = choice_from(arguments)
+    config, log = choice.config, common.message_printer(arguments)
+    log(str(choice))
     if is_first_process():
         for line in without_effect(config, options_given(arguments)):
             common.print_message(line)
-        if config.byzantine and config.attack == "none" and not arguments.quiet:
-            common.print_message(f"attack=none: the {config.byzantine} Byzantine agents behave as if they were honest")
+    if config.byzantine and config.attack == "none":
+        log(f"attack=none: the {config.byzantine} Byzantine agents behave as if they were honest")
     labels = {"name": arguments.name, "tags": arguments.tag}
     check_labels(**labels)
     if arguments.out is None and not arguments.no_save:

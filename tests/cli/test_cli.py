@@ -15,7 +15,7 @@ from jaxbyz.attacks import attacks
 from jaxbyz.certify import certify
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.listing import KINDS, described
-from jaxbyz.cli.options import config_from, parse_widths
+from jaxbyz.cli.options import choice_from, parse_widths
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.resolving import OTHER_NAMES, resolve
@@ -236,7 +236,7 @@ def test_help_shows_the_values_of_the_chosen_preset(capsys, monkeypatch):
     assert "preset cartpole (" in usual and "step size η (0.015)" in usual and "Byzantine agents f, which" in usual
     assert "preset cartpole-best (" in best and "step size η (0.01)" in best
     assert "preset lunarlander (" in lander and "separated by commas (64,64)" in lander
-    groups = ("task:", "agents and faults:", "defence:", "network:", "examples: jaxbyz train")
+    groups = ("task:", "agents, faults and defence:", "messages:", "network:", "examples: jaxbyz train")
     assert [usual.count(group) for group in groups] == [1] * len(groups)
     assert [usual.index(group) for group in groups] == sorted(usual.index(group) for group in groups)
 
@@ -376,7 +376,7 @@ def test_wrong_components_and_files_are_explained(capsys, tmp_path, folder, regi
 
 def test_none_on_the_command_line_overrides_the_preset():
     def read(*words: str):
-        return config_from(build_parser("train").parse_args(["train", *words]))
+        return choice_from(build_parser("train").parse_args(["train", *words])).config
 
     assert read().weight_clip == 1.0 and read("--weight-clip", "none").weight_clip is None
     best = ("--preset", "cartpole-best")
