@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NoReturn
 
+from jaxbyz.errors import UsageError, first_line
+
 # command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
@@ -49,11 +51,10 @@ OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and exit code 2."""
+    """An argument parser whose errors are reported as all others are."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"jaxbyz: error: {message}", file=sys.stderr)
-        raise SystemExit(2)
+        raise UsageError(message)
 
 
 def build_parser(only: str | None = None) -> Parser:
@@ -72,7 +73,6 @@ def build_parser(only: str | None = None) -> Parser:
 
 def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Import what every `--import FILE` names, and return these names and the other arguments."""
-    from jaxbyz.errors import UsageError
     from jaxbyz.files import reason
     from jaxbyz.registry import Registry
 
@@ -142,7 +142,6 @@ def _run(arguments: list[str], as_process: bool) -> int:
     """Parse the arguments and run the command."""
     from jaxbyz.accelerate.distributed import join_processes
     from jaxbyz.cli.common import print_message
-    from jaxbyz.errors import UsageError
     from jaxbyz.runs.signals import acknowledge_signals
 
     if "--distributed" in arguments:
@@ -167,8 +166,6 @@ def _run(arguments: list[str], as_process: bool) -> int:
 
 def _reporting_errors(run: Callable[[], int]) -> int:
     """Run a command and return its exit code; what went wrong is said in one line."""
-    from jaxbyz.errors import UsageError, first_line
-
     try:
         return run()
     except UsageError as error:
