@@ -109,4 +109,6 @@ def options_given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def choice_from(arguments: argparse.Namespace) -> Choice:
     """Return the configuration that the options describe, and what was chosen for it."""
-    return choose(arguments.preset, **with_task_of_start(options_given(arguments)))
+    given = options_given(arguments)
+    options = with_task_of_start(given)
+    return choose(arguments.preset, **options)

@@ -144,11 +144,9 @@ def _draw_protocol(arguments: argparse.Namespace, results: dict[str, TrainingRes
 def _arguments_for(names: list[str], arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of a process that runs one training, or several together."""
     values = {option: getattr(arguments, option) for option in ("setting", "seeds", "seed", "trajectories", "out")}
-    given = {option: str(value) for option, value in values.items() if value is not None}
-    options = [word for option, value in given.items() for word in (f"--{option}", value)]
-    flags = ("no_spread", "together")
-    given_flags = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(arguments, flag)]
-    return ["reproduce", arguments.figure, "--only", *names, "--no-draw", "--quiet", *options, *given_flags]
+    options = [f"--{option}={value}" for option, value in values.items() if value is not None]
+    options += [f"--{flag}" for flag in ("no-spread", "together") if getattr(arguments, flag.replace("-", "_"))]
+    return ["reproduce", arguments.figure, "--only", *names, "--no-draw", "--quiet", *options]
 
 
 def is_selected(name: str, known: Container[str], only: list[str] | None) -> bool:

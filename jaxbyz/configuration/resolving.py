@@ -87,6 +87,7 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
         raise UsageError(unknown_option(unknown[0]))
     texts = {name: as_text(name, value) for name, value in options.items()}
     options = {name: convert(name, TYPES[name], value) for name, value in texts.items()}
+    preset, fitting = choose_preset(convert("preset", str | None, preset), options)
     before, plus, last = options.get("aggregator", "").rpartition("+")
     if plus and "pre_aggregator" in options:
         raise UsageError(
@@ -95,7 +96,6 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
         )
     if plus:
         options |= {"aggregator": last, "pre_aggregator": before}
-    preset, fitting = choose_preset(preset, options)
     values = {**PRESETS[preset][1], **fitting, **options}
     if "aggregator" not in values:
         robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
@@ -125,7 +125,7 @@ def choose_preset(preset: str | None, options: dict[str, Any]) -> tuple[str, dic
         preset: the name that the user gave, or None.
         options: the options that the user gave.
     """
-    preset = convert("preset", str, default_preset(options) if preset is None else preset)
+    preset = default_preset(options) if preset is None else preset
     check_choice("preset", preset, PRESETS)
     chosen = Config(**{**PRESETS[preset][1], **options})
     traits = traits_of_algorithm(chosen.algorithm) if chosen.algorithm in algorithms else Traits()
