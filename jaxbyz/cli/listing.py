@@ -22,8 +22,9 @@ EXAMPLE_AGENTS = 13  # for which the largest number of Byzantine agents is shown
 WIDEST = 120  # characters per line
 LONGEST_COLUMN = 28  # of names; longer ones shift their line
 ALIASES = {"rules": ("aggregators", "pre_aggregators")}
-KINDS = ("environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
-         "compressions", "policies", "presets")  # fmt: skip
+COMPONENTS = ("environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
+              "compressions", "policies")  # fmt: skip
+KINDS = (*COMPONENTS, "presets")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,7 @@ def registries() -> dict[str, Registry]:
     tables = (
         environments, algorithms, aggregators, pre_aggregators, attacks, agreements, schedules, compressors, policies,
     )  # fmt: skip
-    return dict(zip(KINDS, tables, strict=False))  # the last kind, presets, has no such table
+    return dict(zip(COMPONENTS, tables, strict=True))
 
 
 def bound(limit: Fraction) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from jaxbyz.cli.common import add, add_shared, message_printer, print_message
 
@@ -21,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="numbers of nodes that play the same attack",
     )  # fmt: skip
     add(parser, "--bind", "address to listen on, if it differs from the one of the list", metavar="HOST:PORT")
-    seconds = {"least": 0, "metavar": "S"}
+    seconds: dict[str, Any] = {"least": 0, "metavar": "S"}
     add(parser, "--deadline", "shortest time to wait for the last f nodes", defaults.floor, dest="floor", **seconds)
     add(parser, "--start-wait", "time to wait for the last f nodes at the start", defaults.start_wait, **seconds)
     add(parser, "--patience", "give up after so long without K − f nodes", defaults.patience, **seconds)
