@@ -179,21 +179,24 @@ def make_group_rules(
     rules, lost = [], 0
     for members in group_members(agents, groups):
         liars = int(np.sum(members >= agents - byzantine))
-        for defended in range(liars, -1, -1):
-            try:
-                rules.append(make_rule(rule, len(members), defended))
-            except UsageError:
-                if defended == 0:
-                    raise
-                continue
-            lost += defended < liars
-            break
+        defended = next((f for f in range(liars, 0, -1) if _tolerates(rule, len(members), f)), 0)
+        rules.append(make_rule(rule, len(members), defended))
+        lost += defended < liars
     if 2 * lost >= groups and not unsafe:
         raise UsageError(
             f"byzantine={byzantine} of agents={agents}: too many for the rule in {lost} of groups={groups}, and fewer "
             "than half may be lost (the option unsafe runs it anyway)"
         )
     return rules
+
+
+def _tolerates(rule: Rule | str | Callable[..., Array], agents: int, byzantine: int) -> bool:
+    """Return whether a rule can be built for so many Byzantine agents."""
+    try:
+        make_rule(rule, agents, byzantine)
+    except UsageError:
+        return False
+    return True
 
 
 def make_policy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Collection
 
 
@@ -32,3 +33,10 @@ def check_choice(option: str, value: str, known: Collection[str]) -> None:
     """Refuse a value that is not one of the known names."""
     if value not in known:
         raise UsageError(unknown(option, value, known))
+
+
+def check_ending(out: str | os.PathLike[str], *endings: str) -> None:
+    """Refuse the name of a file that has none of these endings, in capitals or not."""
+    if not os.fspath(out).lower().endswith(endings):
+        *others, last = endings
+        raise UsageError(f"out={out}: the name must end in {', '.join(others)}{' or ' if others else ''}{last}")

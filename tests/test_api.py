@@ -5,8 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxbyz as jb
+from jaxbyz.algorithms import algorithms
 from jaxbyz.protocol.graphs import metropolis_weights, ring
 from jaxbyz.rules import from_function
 from jaxbyz.rules.clipped_gossip import clipped_gossip
@@ -42,3 +44,15 @@ def test_a_rule_that_cannot_be_hashed_works():
     rule = clipped_gossip(metropolis_weights(ring(7)), 0)
     once, again = (jb.agree(rule, KEY, MESSAGES, rounds=2) for _ in range(2))
     np.testing.assert_array_equal(once, again)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms if not entry.factory.traits.naive])
+@pytest.mark.parametrize(("byzantine", "assumed"), [(6, 1), (1, 6)])
+def test_limits_refer_to_the_larger_of_the_assumed_and_the_real_number(name, byzantine, assumed):
+    environment = jb.make_environment("CartPole-v1")
+    policy, build = jb.mlp_policy(environment), algorithms[name].factory
+    options = dict(agents=13, aggregator="krum", byzantine=byzantine, assumed_byzantine=assumed)
+    with pytest.raises(jb.UsageError, match="byzantine=6 of agents=13"):
+        build(environment, policy, **options)
+    assert build(environment, policy, **options, unsafe=True).settings.defended == assumed
+    build(environment, policy, **{**options, "byzantine": 1, "assumed_byzantine": 1})

@@ -45,7 +45,7 @@ def normalise_direction() -> optax.GradientTransformation:
         central=True, splits_batch=True, limit=SERVER_LIMIT,
         ignores=FEW_READ | {"p", "period", "local_steps", "weights", "entropy"},
         instead={"baseline": "leave-one-out", "advantages": "plain", "epochs": 1, "minibatches": 1, "local_eta": None,
-                 "B": 1},
+                 "anchor": "previous", "B": 1},
     )
 )  # fmt: skip
 def res_nharpg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:

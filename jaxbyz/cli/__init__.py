@@ -9,9 +9,11 @@ import io
 import os
 import runpy
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NoReturn
+
+from jaxbyz.errors import UsageError, first_line
 
 # command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
@@ -33,20 +35,8 @@ COMMANDS = {
     "doctor": ("jaxbyz.cli.doctor", "check the installation and report problems"),
     "completion": ("jaxbyz.cli.completion", "print a completion script for a shell"),
 }
-# Commands whose work begins only after JAX has been loaded, which takes longer than people wait without a message.
-LONG = (
-    "train",
-    "resume",
-    "sweep",
-    "plot",
-    "reproduce",
-    "benchmark",
-    "evaluate",
-    "render",
-    "adversary",
-    "certify",
-    "report",
-)
+# The other commands load JAX first, which takes longer than people wait without a message.
+SHORT = ("list", "export", "federation", "node", "doctor", "completion")
 # package -> the extra that installs it
 OPTIONAL = {
     "matplotlib": "plots",
@@ -56,15 +46,15 @@ OPTIONAL = {
     "mlflow": "mlflow",
     "zmq": "federation",
 }
+USAGE_ERROR = 2  # exit code
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and exit code 2."""
+    """An argument parser whose errors are reported as all others are."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"jaxbyz: error: {message}", file=sys.stderr)
-        raise SystemExit(2)
+        raise UsageError(message)
 
 
 def build_parser(only: str | None = None) -> Parser:
@@ -83,7 +73,6 @@ def build_parser(only: str | None = None) -> Parser:
 
 def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Import what every `--import FILE` names, and return these names and the other arguments."""
-    from jaxbyz.errors import UsageError
     from jaxbyz.files import reason
     from jaxbyz.registry import Registry
 
@@ -99,10 +88,9 @@ def import_components(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
                 importlib.import_module(source)
         except SyntaxError as error:
             raise UsageError(f"--import {source}: {error.msg} (line {error.lineno} of {error.filename})") from error
-        except OSError as error:
-            raise UsageError(f"--import {source}: cannot be read ({reason(error)})") from error
-        except ImportError as error:
-            raise UsageError(f"--import {source}: {error}") from error
+        except (OSError, ImportError) as error:
+            why = f"cannot be read ({reason(error)})" if isinstance(error, OSError) else error
+            raise UsageError(f"--import {source}: {why}") from error
     Registry.imported = tuple(parsed.sources)
     return parsed.sources, others
 
@@ -126,8 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(version("jaxbyz"))
         return 0
-    command = next((word for word in arguments if word in COMMANDS), None)
-    if argv is None and command in LONG and not {"--quiet", "--json", "-h", "--help"} & set(arguments):
+    command = next((word for word in arguments if word in COMMANDS), "")
+    takes_long = command in COMMANDS and command not in SHORT
+    if argv is None and takes_long and not {"--quiet", "--json", "-h", "--help"} & set(arguments):
         print(f"jaxbyz {command}: starting …", file=sys.stderr, flush=True)
     if argv is None:
         gc.disable()  # imports leave no garbage
@@ -136,44 +125,51 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--deterministic" in arguments:
         os.environ["JAXBYZ_DETERMINISTIC"] = "1"
     from jaxbyz.accelerate import stored_programs
-    from jaxbyz.accelerate.distributed import join_processes
     from jaxbyz.accelerate.setup import prepare
-    from jaxbyz.errors import UsageError, first_line
 
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode, or a file name that is not text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     prepare()
     stored_programs.enable(argv is None and not any(word.startswith("--import") for word in arguments))
-    try:
-        if "--distributed" in arguments:
-            join_processes()  # before any import that starts JAX, such as gymnax
-        sources, arguments = import_components(arguments)
-    except UsageError as error:
-        code = _fail(str(error))
-        if "--distributed" in arguments:
-            os._exit(code)  # a normal exit would wait for the processes that were not found
-        return code
-    command = next((word for word in arguments if word in COMMANDS), None)
-    parser = build_parser(command or "")
-    parsed, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        return _fail(_unrecognised(unknown, parsed.command))
-    parsed.sources = sources
+    code = _reporting_errors(lambda: _run(arguments, as_process=argv is None))
+    if code == USAGE_ERROR and "--distributed" in arguments:
+        os._exit(code)  # a normal exit would wait for the other processes, which are to fail at once
+    return code
+
+
+def _run(arguments: list[str], as_process: bool) -> int:
+    """Parse the arguments and run the command."""
+    from jaxbyz.accelerate.distributed import join_processes
+    from jaxbyz.cli.common import print_message
+    from jaxbyz.runs.signals import acknowledge_signals
+
+    if "--distributed" in arguments:
+        join_processes()  # before any import that starts JAX, such as gymnax
+    sources, words = import_components(arguments)
+    parser = build_parser(next((word for word in words if word in COMMANDS), ""))
+    parsed, unrecognised = parser.parse_known_args(words)
+    if unrecognised:
+        raise UsageError(_unrecognised(unrecognised, parsed.command))
     if parsed.command is None:
-        build_parser("").print_help()
-        return 2
-    if argv is None:
+        parser.print_help()
+        return USAGE_ERROR
+    if as_process:
         gc.freeze()
         gc.enable()
+    parsed.sources = sources
+    run = importlib.import_module(COMMANDS[parsed.command][0]).run
+    # Answer Ctrl-C at once in commands that may compile for a long time.
+    with nullcontext() if parsed.command in SHORT else acknowledge_signals(print_message):
+        return run(parsed)
+
+
+def _reporting_errors(run: Callable[[], int]) -> int:
+    """Run a command and return its exit code; what went wrong is said in one line."""
     try:
-        with _acknowledged(parsed.command):
-            return importlib.import_module(COMMANDS[parsed.command][0]).run(parsed)
+        return run()
     except UsageError as error:
-        code = _fail(str(error))
-        if "--distributed" in arguments:
-            os._exit(code)  # let the other processes fail at once; a normal exit would wait for them
-        return code
+        return _fail(str(error))
     except KeyboardInterrupt:
         print("jaxbyz: interrupted", file=sys.stderr)
         return 130
@@ -192,20 +188,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"out of memory ({first_line(error)[:200]}); reduce the sizes of the run")
 
 
-def _acknowledged(command: str) -> AbstractContextManager[None]:
-    """Answer Ctrl-C at once in commands that may compile for a long time."""
-    if command not in LONG:
-        return nullcontext()
-    from jaxbyz.cli.common import print_message
-    from jaxbyz.runs.signals import acknowledge_signals
-
-    return acknowledge_signals(print_message)
-
-
 def _fail(message: str) -> int:
     """Print an error in one line and return the exit code."""
     print(f"jaxbyz: error: {' '.join(message.splitlines())}", file=sys.stderr, flush=True)
-    return 2
+    return USAGE_ERROR
 
 
 if __name__ == "__main__":

@@ -5,46 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 
-from jaxbyz.cli.common import add_quiet_option, message_printer, seed_number
+from jaxbyz.cli.common import add, add_shared, message_printer, seed_number
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the rules to certify, the numbers of agents, the effort, and the output options."""
-    parser.add_argument(
-        "rules", nargs="*", metavar="RULE", help="krum, bucketing+rfa, agreement/mda, …; by default all"
-    )
-    parser.add_argument("--agents", type=int, default=13, help="number of agents K (default 13)")
-    parser.add_argument("--byzantine", type=int, default=3, help="number of Byzantine agents f (default 3)")
+    add(parser, "rules", "krum, bucketing+rfa, agreement/mda, …; by default all", nargs="*", metavar="RULE")
+    add(parser, "--agents", "number of agents K", 13)
+    add(parser, "--byzantine", "number of Byzantine agents f", 3)
     parser.add_argument(
         "--assumed-byzantine", type=int, nargs="+", default=[], metavar="N",
         help="numbers of Byzantine agents that the rules defend against, one row for each (default: f)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=seed_number, default=0, help="seed of the search")
-    parser.add_argument("--starts", type=int, default=768, help="number of starting inputs (default 768)")
-    parser.add_argument(
-        "--climbers", type=int, default=32, help="number of searches that continue from the best of them (default 32)"
-    )
-    parser.add_argument("--steps", type=int, default=200, help="steps of each search (default 200)")
-    parser.add_argument("--dimension", type=int, help="length of the messages (default: the number of agents)")
-    parser.add_argument("--out", metavar="DIR", help="save the input that breaks a rule in this folder, as .npz")
-    parser.add_argument("--json", action="store_true", help="print one JSON list instead of tables")
-    add_quiet_option(parser)
+    add(parser, "--seed", "seed of the search", 0, type=seed_number)
+    add(parser, "--starts", "number of starting inputs", 768)
+    add(parser, "--climbers", "number of searches that continue from the best of them", 32)
+    add(parser, "--steps", "steps of each search", 200)
+    add(parser, "--dimension", "length of the messages (default: the number of agents)", type=int)
+    add(parser, "--out", "save the input that breaks a rule in this folder, as .npz", metavar="DIR")
+    add(parser, "--json", "print one JSON list instead of tables", False)
+    add_shared(parser, "--quiet")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Certify the rules and print the results. The exit code is 0 even if a rule is broken."""
     from jaxbyz.certify import Budget, certify, format_table
 
-    rows = certify(
-        arguments.rules,
-        agents=arguments.agents,
-        byzantine=arguments.byzantine,
-        assumed_byzantine=arguments.assumed_byzantine,
-        seed=arguments.seed,
-        budget=Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension),
-        out=arguments.out,
-        log=message_printer(arguments),
-    )
+    same = {name: getattr(arguments, name) for name in ("agents", "byzantine", "assumed_byzantine", "seed", "out")}
+    budget = Budget(arguments.starts, arguments.climbers, arguments.steps, arguments.dimension)
+    rows = certify(arguments.rules, **same, budget=budget, log=message_printer(arguments))
     if arguments.json:
         print(json.dumps([row.as_dict() for row in rows], indent=2, ensure_ascii=False))
         return 0

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jaxbyz.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from jaxbyz.configuration.config import Config
     from jaxbyz.runs.reporters import Progress, Reporter
     from jaxbyz.runs.run import Experiment
@@ -34,6 +32,67 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         if text.startswith("examples:"):
             return super()._fill_text(text, width, indent)
         return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+
+# Options that mean the same in all commands that have them.
+SHARED_OPTIONS: dict[str, dict[str, Any]] = {
+    "--quiet": {"help": "print warnings and errors only", "default": False},
+    "--json": {"help": "print one JSON object as the last line", "default": False},
+    "--deterministic": {  # `main` reads it before JAX starts
+        "help": "on a GPU, give the same bits in every process, also if programs are compiled anew; slower",
+        "default": False,
+    },
+    "--checkpoint-every": {
+        "help": "write a checkpoint every N iterations (default: only on SIGINT and SIGTERM)", "metavar": "N",
+        "least": 1,
+    },
+    "--agent": {"help": "agent whose parameters to use", "default": 0},
+    "--run-seed": {"help": "which seed of the run, counted from 0", "default": 0},
+}  # fmt: skip
+
+
+def add(
+    parser: argparse._ActionsContainer, name: str, help: str, default: Any = None, *, least: float | None = None,
+    **settings: Any,
+) -> None:  # fmt: skip
+    """Add an option that has the type of its default, which the help text names. False is the default of a flag.
+
+    Args:
+        parser: where to add it.
+        name: the option, `"--episodes"`, or the name of a positional argument.
+        help: one line without the default.
+        default: the default; None if there is none, or if it is not one value.
+        least: refuse smaller numbers. Without a default, the option is a whole number.
+        **settings: passed on to `add_argument`.
+    """
+    if default is False:
+        parser.add_argument(name, action="store_true", help=help, **settings)
+        return
+    if default is not None:
+        help += f" (default {default:g})" if isinstance(default, float) else f" (default {default})"
+        settings.setdefault("type", type(default))
+    if least is not None:
+        settings["type"] = _at_least(least, name.lstrip("-").replace("-", "_"), settings.get("type", int))
+    parser.add_argument(name, default=default, help=help, **settings)
+
+
+def _at_least(least: float, name: str, kind: type) -> Callable[[str], Any]:
+    """Return a parser of numbers of at least `least`."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{name}={text}: must be at least {least}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse calls a text that is not a number an "invalid int value"
+    return parse
+
+
+def add_shared(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Add some of the options that several commands share."""
+    for name in names:
+        add(parser, name, **SHARED_OPTIONS[name])
 
 
 def seed_number(text: str) -> int:
@@ -57,18 +116,14 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a policy of a run folder."""
     from jaxbyz.configuration.config import OUTPUTS
 
-    parser.add_argument("folder", metavar="DIR", help="run folder")
-    parser.add_argument("--agent", type=int, default=0, help="agent whose parameters to use (default 0)")
-    parser.add_argument("--output", choices=OUTPUTS, help="parameters to use (default: the run's option output)")
+    add(parser, "folder", "run folder", metavar="DIR")
+    add_shared(parser, "--agent")
+    add(parser, "--output", "parameters to use (default: the run's option output)", choices=OUTPUTS)
 
 
-def selected_parameters(arguments: argparse.Namespace, data: RunData) -> np.ndarray:
-    """Return the parameters `[seeds, D]` that the options of `add_policy_options` select."""
-    if not data.policy:
-        raise UsageError(f"{arguments.folder}: no policy was saved, because no seed stayed finite")
-    parameters = data.policy[arguments.output or data.config.output]
-    check_index("agent", arguments.agent, parameters.shape[1])
-    return parameters[:, arguments.agent]
+def add_run_folders(parser: argparse.ArgumentParser) -> None:
+    """Add the folders of the runs to draw."""
+    add(parser, "folders", "run folders, or folders that contain run folders", metavar="DIR", nargs="+")
 
 
 def load_runs(folders: Sequence[str]) -> list[RunData]:
@@ -84,50 +139,29 @@ def load_runs(folders: Sequence[str]) -> list[RunData]:
     return runs
 
 
-def check_index(name: str, index: int, size: int) -> None:
-    """Refuse an index that is not one of 0 to size − 1."""
-    if not 0 <= index < size:
-        raise UsageError(f"{name}={index}: must be from 0 to {size - 1}")
-
-
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `train` and `resume` share."""
-    parser.add_argument(
-        "--checkpoint-every", type=int, metavar="N",
-        help="write a checkpoint every N iterations (default: only on SIGINT and SIGTERM)",
+    add_shared(parser, "--checkpoint-every")
+    add(parser, "--mesh", "devices for seeds and agents, for example seeds=4,agents=2", metavar="SHAPE")
+    add(
+        parser, "--distributed", "join the processes that Slurm, Open MPI, Kubernetes or the JAX_… variables describe",
+        False,
     )  # fmt: skip
-    parser.add_argument("--mesh", metavar="SHAPE", help="devices for seeds and agents, for example seeds=4,agents=2")
-    parser.add_argument(
-        "--distributed", action="store_true",
-        help="join the processes that Slurm, Open MPI, Kubernetes or the JAX_… variables describe",
-    )  # fmt: skip
-    add_deterministic_option(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    add_quiet_option(parser)
+    add_shared(parser, "--deterministic", "--json", "--quiet")
     group = parser.add_argument_group("logging")
-    group.add_argument("--tensorboard", metavar="DIR", help="write every metric there for TensorBoard")
-    group.add_argument("--wandb", metavar="PROJECT", help="log every metric to this project of Weights & Biases")
-    group.add_argument("--mlflow", metavar="EXPERIMENT", help="log every metric to this experiment of MLflow")
-    group.add_argument(
-        "--evaluate-every", type=int, metavar="N",
-        help="play fresh episodes with the policy of the first agent every N iterations, and at the end",
+    add(group, "--tensorboard", "write every metric there for TensorBoard", metavar="DIR")
+    add(group, "--wandb", "log every metric to this project of Weights & Biases", metavar="PROJECT")
+    add(group, "--mlflow", "log every metric to this experiment of MLflow", metavar="EXPERIMENT")
+    add(
+        group, "--evaluate-every", "play fresh episodes with the policy of the first agent every N iterations, and at "
+        "the end", metavar="N", type=int,
     )  # fmt: skip
-    group.add_argument(
-        "--evaluate-episodes", type=int, metavar="M", default=20, help="episodes per evaluation and seed (default 20)"
-    )
-
-
-def add_deterministic_option(parser: argparse.ArgumentParser) -> None:
-    """Add --deterministic, which `main` reads before JAX starts."""
-    parser.add_argument(
-        "--deterministic", action="store_true",
-        help="on a GPU, give the same bits in every process, also if programs are compiled anew; slower",
-    )  # fmt: skip
+    add(group, "--evaluate-episodes", "episodes per evaluation and seed", 20, metavar="M")
 
 
 def add_quiet_option(parser: argparse.ArgumentParser) -> None:
-    """Add --quiet, which means the same in all commands."""
-    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+    """Add --quiet."""
+    add_shared(parser, "--quiet")
 
 
 def message_printer(arguments: argparse.Namespace) -> Callable[[str], None]:
@@ -158,14 +192,15 @@ def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"checkpoint_every": arguments.checkpoint_every, "mesh": arguments.mesh}
 
 
-class _Announcement:
-    """A reporter that says where a run writes, after its options were accepted and before it is compiled."""
+class _Opening:
+    """A reporter that prints messages once the options of a run were accepted, before it is compiled."""
 
-    def __init__(self, out: str):
-        self.out = out
+    def __init__(self, messages: Sequence[str]):
+        self.messages = messages
 
     def __enter__(self) -> None:
-        print_message(f"writing to {self.out}")
+        for message in self.messages:
+            print_message(message)
 
     def __exit__(self, *_: Any) -> None:
         return None
@@ -175,21 +210,33 @@ class _Announcement:
 
 
 def make_reporter(
-    config: Config, arguments: argparse.Namespace, name: str | None = None, tags: Sequence[str] = ()
+    config: Config,
+    arguments: argparse.Namespace,
+    messages: Sequence[str] = (),
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> Reporter:
-    """Return the progress on the terminal, and the loggers and evaluations that the options request."""
+    """Return the progress on the terminal, and the loggers and evaluations that the options request.
+
+    Args:
+        config: the configuration of the run.
+        arguments: those of `add_run_options`, and the folder `out`.
+        messages: what to print before the run starts.
+        name: the name of the run, for loggers.
+        tags: its tags, for loggers.
+    """
     from jaxbyz.runs.loggers import MLflow, WeightsAndBiases
     from jaxbyz.runs.periodic_evaluation import PeriodicEvaluation
     from jaxbyz.runs.progress import make_progress
     from jaxbyz.runs.reporters import ReporterGroup, TensorBoard
 
-    reporters: list[Reporter] = [] if arguments.quiet or not arguments.out else [_Announcement(arguments.out)]
+    folder = [] if arguments.quiet or arguments.out is None else [f"writing to {arguments.out}"]
+    reporters: list[Reporter] = [_Opening([*messages, *folder])]
     if arguments.tensorboard is not None:
         reporters.append(TensorBoard(arguments.tensorboard, config.seed, print_message))
-    if arguments.wandb is not None:
-        reporters.append(WeightsAndBiases(config, arguments.wandb, name, tags, print_message))
-    if arguments.mlflow is not None:
-        reporters.append(MLflow(config, arguments.mlflow, name, tags, print_message))
+    for logger, project in ((WeightsAndBiases, arguments.wandb), (MLflow, arguments.mlflow)):
+        if project is not None:
+            reporters.append(logger(config, project, name, tags, print_message))
     group = ReporterGroup(*reporters, make_progress(config.trajectories, arguments.quiet))
     if arguments.evaluate_every is None:
         return group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxbyz.cli import common
 
@@ -14,57 +14,58 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the policy and the number of episodes."""
     common.add_policy_options(parser)
-    parser.add_argument("--episodes", type=int, default=100, help="fresh episodes per seed (default 100)")
-    parser.add_argument("--greedy", action="store_true", help="take the most likely action instead of drawing one")
-    parser.add_argument(
-        "--own", action="store_true",
-        help="run every agent's policy in its own environment (env_spread, env_agents) instead of the nominal one",
+    common.add(parser, "--episodes", "fresh episodes per seed", 100, least=1)
+    common.add(parser, "--greedy", "take the most likely action instead of drawing one", False)
+    common.add(
+        parser, "--own", "run every agent's policy in its own environment (env_spread, env_agents) instead of the "
+        "nominal one", False,
     )  # fmt: skip
     parser.add_argument(
         "--env-param", metavar="NAME=VALUE", default="",
         help="play in a changed environment, for example gravity=12,length=0.8; replaces the run's own values",
     )  # fmt: skip
-    parser.add_argument("--seed", type=common.seed_number, default=10_000, help="seed of the episodes (default 10000)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    common.add(parser, "--seed", "seed of the episodes", 10_000, type=common.seed_number)
+    common.add_shared(parser, "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Evaluate and print."""
     import numpy as np
 
+    from jaxbyz.errors import UsageError
     from jaxbyz.files import json_text
     from jaxbyz.report.statistics import FEWEST_FOR_INTERVAL, bootstrap_mean, standard_deviation
     from jaxbyz.runs.run_folder import load_run
     from jaxbyz.trained.evaluation import evaluate, evaluate_agents
 
-    common.check_at_least(arguments, episodes=1)
     data = load_run(arguments.folder)
     config = changed_environment(data.config, arguments.env_param)
-    parameters, output = common.selected_parameters(arguments, data), arguments.output or data.config.output
+    output = arguments.output or data.config.output
+    if not data.policy:
+        raise UsageError(f"{arguments.folder}: no policy was saved, because no seed stayed finite")
+    policies = data.policy[output]  # [seeds, agents, D]
+    if not 0 <= arguments.agent < policies.shape[1]:
+        raise UsageError(f"agent={arguments.agent}: must be from 0 to {policies.shape[1] - 1}")
     settings = arguments.episodes, arguments.seed, arguments.greedy
     if arguments.own:  # [seeds, K, episodes] -> [seeds, K], one mean per agent
-        returns = evaluate_agents(config, data.policy[output], *settings)["returns"].mean(axis=2)
+        returns = evaluate_agents(config, policies, *settings)["returns"].mean(axis=2)
         liars = ", Byzantine ones included" if data.config.byzantine else ""
         whose, unit = f"all {data.config.agents} agents{liars}, each in its own environment", "agent"
     else:
-        returns = evaluate(config, parameters, *settings)["returns"]
+        returns = evaluate(config, policies[:, arguments.agent], *settings)["returns"]
         whose, unit = policy_owner(data.config, arguments.agent), "episode"
     # Episodes of one seed share its policy, so that seeds are resampled if there are several.
     resampled = "seeds" if len(returns) > 1 else f"{unit}s"
     mean, low, high = bootstrap_mean(returns.mean(axis=1) if len(returns) > 1 else returns[0])
     if arguments.json:
         means = returns.mean(axis=1)
-        summary: dict[str, Any] = {
-            "mean": float(means.mean()),
-            "std": float(standard_deviation(means)),
-            "seeds": means.tolist(),
-        }
-        summary["interval"] = [float(low), float(high)] if np.isfinite(low) else None
-        if arguments.own:
-            summary["agents"] = returns.tolist()
-        described = {"folder": arguments.folder, "output": output, "episodes": arguments.episodes}
-        described |= {"seed": arguments.seed, "greedy": arguments.greedy, "env_param": config.env_param}
-        print(json_text({**described, "return": summary}))
+        summary = {
+            "mean": float(means.mean()), "std": float(standard_deviation(means)), "seeds": means.tolist(),
+            "interval": [float(low), float(high)] if np.isfinite(low) else None,
+            **({"agents": returns.tolist()} if arguments.own else {}),
+        }  # fmt: skip
+        given = {name: getattr(arguments, name) for name in ("folder", "episodes", "seed", "greedy")}
+        print(json_text({**given, "output": output, "env_param": config.env_param, "return": summary}))
         return 0
     actions = "most likely actions" if arguments.greedy else "drawn actions"
     print(f"{config.env}{f' with {config.env_param}' if config.env_param else ''}, {output} parameters of {whose}, "

@@ -10,10 +10,10 @@ from jaxbyz.cli import common
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the policy and the file."""
     common.add_policy_options(parser)
-    parser.add_argument("--run-seed", type=int, default=0, help="which seed of the run, counted from 0")
-    parser.add_argument(
-        "--out", metavar="FILE", default="policy.npz",
-        help=".npz or .safetensors: named arrays with a schema; .jax: a function for jax.export (default policy.npz)",
+    common.add_shared(parser, "--run-seed")
+    common.add(
+        parser, "--out", ".npz or .safetensors: named arrays with a schema; .jax: a function for jax.export",
+        "policy.npz", metavar="FILE",
     )  # fmt: skip
 
 

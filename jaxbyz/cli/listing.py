@@ -22,8 +22,9 @@ EXAMPLE_AGENTS = 13  # for which the largest number of Byzantine agents is shown
 WIDEST = 120  # characters per line
 LONGEST_COLUMN = 28  # of names; longer ones shift their line
 ALIASES = {"rules": ("aggregators", "pre_aggregators")}
-KINDS = ("environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
-         "compressions", "policies", "presets")  # fmt: skip
+COMPONENTS = ("environments", "algorithms", "aggregators", "pre_aggregators", "attacks", "agreements", "schedules",
+              "compressions", "policies")  # fmt: skip
+KINDS = (*COMPONENTS, "presets")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,17 +47,10 @@ def registries() -> dict[str, Registry]:
     from jaxbyz.protocol.schedules import schedules
     from jaxbyz.rules import aggregators, pre_aggregators
 
-    return {
-        "environments": environments,
-        "algorithms": algorithms,
-        "aggregators": aggregators,
-        "pre_aggregators": pre_aggregators,
-        "attacks": attacks,
-        "agreements": agreements,
-        "schedules": schedules,
-        "compressions": compressors,
-        "policies": policies,
-    }
+    tables = (
+        environments, algorithms, aggregators, pre_aggregators, attacks, agreements, schedules, compressors, policies,
+    )  # fmt: skip
+    return dict(zip(COMPONENTS, tables, strict=True))
 
 
 def bound(limit: Fraction) -> str:
@@ -69,14 +63,11 @@ def catalogue() -> dict[str, dict[str, str]]:
     """Return the summary of every component by kind and name."""
     from jaxbyz.configuration.presets import PRESETS
 
-    listed = {
-        kind: {
-            entry.name: entry.summary + ("" if entry.limit is None else f"; {bound(entry.limit)}") for entry in registry
-        }
-        for kind, registry in registries().items()
-    }
-    listed["presets"] = {name: line for name, (line, _) in PRESETS.items()}
-    return listed
+    def line(entry: Entry) -> str:
+        return entry.summary if entry.limit is None else f"{entry.summary}; {bound(entry.limit)}"
+
+    listed = {kind: {entry.name: line(entry) for entry in registry} for kind, registry in registries().items()}
+    return {**listed, "presets": {name: summary for name, (summary, _) in PRESETS.items()}}
 
 
 def described(kind: str) -> dict[str, dict[str, Any]]:

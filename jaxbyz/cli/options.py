@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxbyz.configuration.agent_values import ASSIGNING
-from jaxbyz.configuration.config import FIELDS, OPTION_GROUPS, TYPES, Config
-from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS
-from jaxbyz.configuration.resolving import resolve
+from jaxbyz.configuration.config import DEFAULTS, FIELDS, OPTION_GROUPS, TYPES
+from jaxbyz.configuration.presets import PRESETS
+from jaxbyz.configuration.resolving import Choice, choose, choose_preset
 from jaxbyz.configuration.start import with_task_of_start
+from jaxbyz.errors import UsageError
 from jaxbyz.registry import parse_literal
 
 NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}
+NOT_SHOWN = (None, "", "none")  # values that a help text does not mention
 METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}
 
 
@@ -55,26 +57,24 @@ def _flag(name: str) -> str:
 
 
 def show_values(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add to the help texts the values of the preset that a command line chooses."""
+    """Add to the help texts the values of the preset that a command line chooses, as its algorithm uses them."""
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    chooser.add_argument("--preset")
-    chooser.add_argument("--env", default=Config.env)
+    for name in ("preset", "env", "algorithm"):
+        chooser.add_argument(_flag(name), default=argparse.SUPPRESS)
     try:
-        chosen, _ = chooser.parse_known_args(words)
-    except argparse.ArgumentError:
+        chosen = vars(chooser.parse_known_args(words)[0])
+        preset, fitting = choose_preset(chosen.pop("preset", None), chosen)
+    except (argparse.ArgumentError, UsageError):
         return
-    preset = chosen.preset if chosen.preset in PRESETS else DEFAULT_PRESET.get(chosen.env, "default")
-    values = {**{name: field.default for name, field in FIELDS.items()}, **PRESETS[preset][1]}
+    values = {**DEFAULTS, **PRESETS[preset][1], **fitting}
     for action in parser._actions:
         value = values.get(action.dest)
-        if not (value is None or isinstance(value, bool) or value in ("", "none")) and _flag(action.dest) in (
-            action.option_strings
-        ):
+        if _flag(action.dest) in action.option_strings and not isinstance(value, bool) and value not in NOT_SHOWN:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             action.help = f"{action.help} ({text.replace('%', '%%')})"
     parser.description = (
         f"{parser.description}. Values in parentheses are those of the preset {preset} ({PRESETS[preset][0]}); with "
-        "--preset NAME or --env NAME, --help shows those of another."
+        "--preset NAME, --env NAME or --algorithm NAME, --help shows those of another."
     )
 
 
@@ -107,6 +107,8 @@ def options_given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(arguments).items() if name in FIELDS}
 
 
-def config_from(arguments: argparse.Namespace) -> Config:
-    """Return the configuration that the options describe."""
-    return resolve(arguments.preset, **with_task_of_start(options_given(arguments)))
+def choice_from(arguments: argparse.Namespace) -> Choice:
+    """Return the configuration that the options describe, and what was chosen for it."""
+    given = options_given(arguments)
+    options = with_task_of_start(given)
+    return choose(arguments.preset, **options)

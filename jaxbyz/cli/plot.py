@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxbyz.cli.common import check_at_least, load_runs, print_message, saying_what_is_replaced
+from jaxbyz.cli.common import add, add_run_folders, load_runs, print_message, saying_what_is_replaced
+
+if TYPE_CHECKING:
+    from jaxbyz.runs.run_folder import RunData
 
 KINDS = {
     "curves": "a metric against trajectories",
@@ -31,32 +34,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the folders and the picture."""
     from jaxbyz.report.statistics import SEED_STATISTICS
 
-    parser.add_argument("folders", metavar="DIR", nargs="+", help="run folders, or folders that contain run folders")
-    parser.add_argument(
-        "--kind", choices=KINDS, default="curves", help="; ".join(f"{name}: {line}" for name, line in KINDS.items())
-    )
-    parser.add_argument("--out", metavar="FILE", help="picture to write, .png, .svg or .pdf (default: KIND.png)")
-    parser.add_argument(
-        "--metric",
-        help="curves and heatmap: returns, worst_agent, diameter, ess, byzantine_weight, … (default returns)",
-    )
-    parser.add_argument(
-        "--width", type=int, help="curves: average over this many trajectories (default: a fiftieth of the run)"
-    )
-    parser.add_argument(
-        "--facet", metavar="OPTION", help="curves: one panel for each value of this option, like attack"
-    )
-    parser.add_argument(
-        "--range", type=number_range, metavar="LOW,HIGH",
-        help="heatmap: values of the darkest and the brightest colour (default: the range of the task)",
+    add_run_folders(parser)
+    add(parser, "--kind", "; ".join(f"{name}: {line}" for name, line in KINDS.items()), "curves", choices=KINDS)
+    add(parser, "--out", "picture to write, .png, .svg or .pdf (default: KIND.png)", metavar="FILE")
+    add(
+        parser, "--metric", "curves and heatmap: returns, worst_agent, diameter, ess, byzantine_weight, … (default "
+        "returns)",
     )  # fmt: skip
-    parser.add_argument(
-        "--statistic", choices=SEED_STATISTICS,
-        help="curves: mean and standard deviation (default), or interquartile mean and 95%% bootstrap interval",
+    add(parser, "--width", "curves: average over this many trajectories (default: a fiftieth of the run)", least=1)
+    add(parser, "--facet", "curves: one panel for each value of this option, like attack", metavar="OPTION")
+    add(
+        parser, "--range", "heatmap: values of the darkest and the brightest colour (default: the range of the task)",
+        type=number_range, metavar="LOW,HIGH",
     )  # fmt: skip
-    parser.add_argument("--iterations", type=int, help="agreement: iterations to show (default 5)")
-    parser.add_argument("--run-seed", type=int, help="agreement: which seed of the run, counted from 0")
-    parser.add_argument("--title", help="title of the picture")
+    add(
+        parser, "--statistic", "curves: mean and standard deviation (default), or interquartile mean and 95%% "
+        "bootstrap interval", choices=SEED_STATISTICS,
+    )  # fmt: skip
+    add(parser, "--iterations", "agreement: iterations to show (default 5)", least=1)
+    add(parser, "--run-seed", "agreement: which seed of the run, counted from 0", type=int)
+    add(parser, "--title", "title of the picture")
 
 
 def number_range(text: str) -> tuple[float, float]:
@@ -72,38 +69,27 @@ def number_range(text: str) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Draw, and print the name of the file."""
-    from jaxbyz.errors import UsageError
+    from jaxbyz.errors import UsageError, check_ending
     from jaxbyz.report import plots
     from jaxbyz.report.runs import labels
     from jaxbyz.report.tables import RETURN_LEVELS, comparison
 
     _fill_in_defaults(arguments)
-    check_at_least(arguments, width=1, iterations=1)
-    runs = load_runs(arguments.folders)
-    kind, title = arguments.kind, arguments.title
+    runs, kind, title = load_runs(arguments.folders), arguments.kind, arguments.title
     out = arguments.out or (f"{kind}.gif" if kind == "agreement" else f"{kind}.png")
     if kind in ("trust", "agreement") and len(runs) > 1:
         raise UsageError(f"kind={kind} shows one run: {len(runs)} were given")
-    if kind == "agreement" and not out.lower().endswith(".gif"):
-        raise UsageError(f"out={out}: the name must end in .gif")
     if kind == "agreement":
-        from jaxbyz.report.agreement_rounds import trace_run
-
-        config = runs[0].config
-        title = title or f"{config.agreement}, K = {config.agents}, f = {config.byzantine}"
-        trace = trace_run(config, arguments.run_seed, arguments.iterations)
-        with saying_what_is_replaced(out):
-            print(plots.agreement_animation(trace, out, title=title))
+        check_ending(out, ".gif")
+        _animate_agreement(runs[0], out, arguments)
         return 0
     if kind == "curves":
-        picture = plots.learning_curves(
-            runs, metric=arguments.metric, width=arguments.width, title=title, statistic=arguments.statistic,
-            facet=arguments.facet,
-        )  # fmt: skip
-    elif kind == "trust":
-        picture = plots.trust(runs[0], title=title)
+        options = {name: getattr(arguments, name) for name in ("metric", "width", "statistic", "facet")}
+        picture = plots.learning_curves(runs, title=title, **options)
     elif kind == "heatmap":
         picture = plots.heatmap(runs, metric=arguments.metric, limits=arguments.range, title=title)
+    elif kind == "trust":
+        picture = plots.trust(runs[0], title=title)
     else:
         picture = plots.diameters(runs, title=title)
     with saying_what_is_replaced(out):
@@ -112,6 +98,18 @@ def run(arguments: argparse.Namespace) -> int:
     print(comparison(rows, RETURN_LEVELS.get(runs[0].config.env, ())))
     print(path)
     return 0
+
+
+def _animate_agreement(run: RunData, out: str, arguments: argparse.Namespace) -> None:
+    """Write the animation and print its name."""
+    from jaxbyz.report import plots
+    from jaxbyz.report.agreement_rounds import trace_run
+
+    config = run.config
+    title = arguments.title or f"{config.agreement}, K = {config.agents}, f = {config.byzantine}"
+    trace = trace_run(config, arguments.run_seed, arguments.iterations)
+    with saying_what_is_replaced(out):
+        print(plots.agreement_animation(trace, out, title=title))
 
 
 def _fill_in_defaults(arguments: argparse.Namespace) -> None:

@@ -11,30 +11,26 @@ from jaxbyz.cli import common
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the policy, and how to draw."""
     common.add_policy_options(parser)
-    parser.add_argument("--out", metavar="FILE", default="episode.gif", help="GIF to write; the strip goes beside it")
-    parser.add_argument("--run-seed", type=int, default=0, help="which seed of the run, counted from 0")
-    parser.add_argument("--seed", type=common.seed_number, default=0, help="seed of the episode (default 0)")
-    parser.add_argument("--width", type=int, default=480, help="width of a frame in pixels (default 480)")
-    parser.add_argument("--fps", type=float, default=25.0, help="frames per second (default 25)")
-    parser.add_argument("--columns", type=int, default=6, help="frames in the strip (default 6)")
+    common.add(parser, "--out", "GIF to write; the strip goes beside it", "episode.gif", metavar="FILE")
+    common.add_shared(parser, "--run-seed")
+    common.add(parser, "--seed", "seed of the episode", 0, type=common.seed_number)
+    common.add(parser, "--width", "width of a frame in pixels", 480)
+    common.add(parser, "--fps", "frames per second", 25.0, least=1)
+    common.add(parser, "--columns", "frames in the strip", 6, least=1)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run an episode, draw it, and print the names of the files."""
     from jaxbyz.environments.rendering import check_width, save_gif, save_strip
-    from jaxbyz.errors import UsageError
+    from jaxbyz.errors import check_ending
     from jaxbyz.report.episodes import render_episode
     from jaxbyz.runs.run_folder import load_run
 
-    common.check_at_least(arguments, columns=1, fps=1)
-    out = Path(arguments.out)
-    if out.suffix.lower() != ".gif":
-        raise UsageError(f"out={out}: the name must end in .gif")
-    data = load_run(arguments.folder)
+    check_ending(arguments.out, ".gif")
     check_width(arguments.width)
-    parameters = common.selected_parameters(arguments, data)
-    common.check_index("run_seed", arguments.run_seed, len(parameters))
-    episode = render_episode(data.config, parameters[arguments.run_seed], seed=arguments.seed, width=arguments.width)
+    data, out = load_run(arguments.folder), Path(arguments.out)
+    theta = data.parameters(run_seed=arguments.run_seed, agent=arguments.agent, output=arguments.output)
+    episode = render_episode(data.config, theta, seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
     with common.saying_what_is_replaced(out, strip):
         save_gif(episode.frames, out, arguments.fps)

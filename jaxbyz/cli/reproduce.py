@@ -9,7 +9,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxbyz.cli.common import add_quiet_option, seed_number
+from jaxbyz.cli.common import add, add_shared, message_printer, seed_number
 from jaxbyz.configuration.protocol_presets import PROTOCOL_TASKS
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS
 
@@ -22,44 +22,28 @@ PAPER_TRAJECTORIES = 8000
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the figures, the size of the trainings, and what to do."""
-    parser.add_argument(
-        "figure",
+    protocols = ", ".join(PROTOCOL_TASKS)
+    add(
+        parser, "figure", f"all, or one of {', '.join(FIGURES)}; or a protocol of the literature: {protocols}",
         metavar="FIGURE",
-        help=f"all, or one of {', '.join(FIGURES)}; or a protocol of the literature: {', '.join(PROTOCOL_TASKS)}",
-    )
-    parser.add_argument(
-        "--setting", choices=tuple(SETTINGS), help="presets to use for the figures of the paper (default steady)"
-    )
-    parser.add_argument("--seeds", type=int, default=10, help="seeds per curve (default 10)")
-    parser.add_argument(
-        "--seed", type=seed_number, default=0, help="first seed; results with other seeds are combined (default 0)"
-    )
-    parser.add_argument(
-        "--trajectories",
-        type=int,
-        help=f"trajectories per agent (default {PAPER_TRAJECTORIES}, or those of the protocol)",
-    )
-    parser.add_argument(
-        "--out", default="runs/reproduction", metavar="DIR", help="folder for the results (default runs/reproduction)"
-    )
-    parser.add_argument(
-        "--only", nargs="+", metavar="TEXT", help="only trainings whose name is or contains one of these"
-    )
-    parser.add_argument("--list", action="store_true", help="list the trainings and stop")
-    parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="number of trainings at a time, one process each (default 1)"
-    )
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="train attacks that can share a program in one: fewer compilations and a better filled GPU, no progress",
-    )
-    parser.add_argument("--draw", action="store_true", help="draw finished trainings only, train nothing")
-    parser.add_argument("--no-draw", action="store_true", help="train only")
-    parser.add_argument(
-        "--no-spread", action="store_true", help="draw means without standard deviations; needed for a single seed"
-    )
-    add_quiet_option(parser)
+    )  # fmt: skip
+    add(parser, "--setting", "presets to use for the figures of the paper (default steady)", choices=tuple(SETTINGS))
+    add(parser, "--seeds", "seeds per curve", 10)
+    add(parser, "--seed", "first seed; results with other seeds are combined", 0, type=seed_number)
+    trajectories = f"trajectories per agent (default {PAPER_TRAJECTORIES}, or those of the protocol)"
+    add(parser, "--trajectories", trajectories, type=int)
+    add(parser, "--out", "folder for the results", "runs/reproduction", metavar="DIR")
+    add(parser, "--only", "only trainings whose name is or contains one of these", nargs="+", metavar="TEXT")
+    add(parser, "--list", "list the trainings and stop", False)
+    add(parser, "--jobs", "number of trainings at a time, one process each", 1, least=1, metavar="N")
+    add(
+        parser, "--together", "train attacks that can share a program in one: fewer compilations and a better filled "
+        "GPU, no progress", False,
+    )  # fmt: skip
+    add(parser, "--draw", "draw finished trainings only, train nothing", False)
+    add(parser, "--no-draw", "train only", False)
+    add(parser, "--no-spread", "draw means without standard deviations; needed for a single seed", False)
+    add_shared(parser, "--quiet")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -91,16 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         for name, config in trainings.items():
             print(f"{name}{' (finished)' if row_name(name, config) in rows else ''}")
         return 0
-    if arguments.jobs < 1:
-        raise UsageError(f"jobs={arguments.jobs}: must be at least 1")
     if arguments.draw and arguments.no_draw:
         raise UsageError("--draw and --no-draw exclude each other")
-
-    def log(line: str) -> None:
-        if not arguments.quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    failed, batches = {}, batches_of_trainings(trainings, arguments.together)
+    failed, batches, log = {}, batches_of_trainings(trainings, arguments.together), message_printer(arguments)
     if not arguments.draw and arguments.jobs > 1:
         commands = {" + ".join(batch): _arguments_for(list(batch), arguments) for batch in batches}
         failed = run_in_processes(commands, arguments.jobs, log)
@@ -174,11 +151,9 @@ def _draw_protocol(arguments: argparse.Namespace, results: dict[str, TrainingRes
 def _arguments_for(names: list[str], arguments: argparse.Namespace) -> list[str]:
     """Return the arguments of a process that runs one training, or several together."""
     values = {option: getattr(arguments, option) for option in ("setting", "seeds", "seed", "trajectories", "out")}
-    given = {option: str(value) for option, value in values.items() if value is not None}
-    options = [word for option, value in given.items() for word in (f"--{option}", value)]
-    flags = ("no_spread", "together")
-    given_flags = [f"--{flag.replace('_', '-')}" for flag in flags if getattr(arguments, flag)]
-    return ["reproduce", arguments.figure, "--only", *names, "--no-draw", "--quiet", *options, *given_flags]
+    options = [f"--{option}={value}" for option, value in values.items() if value is not None]
+    options += [f"--{flag}" for flag in ("no-spread", "together") if getattr(arguments, flag.replace("-", "_"))]
+    return ["reproduce", arguments.figure, "--only", *names, "--no-draw", "--quiet", *options]
 
 
 def is_selected(name: str, known: Container[str], only: list[str] | None) -> bool:

@@ -13,10 +13,10 @@ from jaxbyz.cli import common
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the folder, the new length, and how to report."""
-    parser.add_argument("out", metavar="DIR", help="folder of an unfinished run, or of one to extend")
-    parser.add_argument(
-        "--trajectories", type=int, metavar="M",
-        help="extend the run, finished or not, to M trajectories per agent in total",
+    common.add(parser, "out", "folder of an unfinished run, or of one to extend", metavar="DIR")
+    common.add(
+        parser, "--trajectories", "extend the run, finished or not, to M trajectories per agent in total", type=int,
+        metavar="M",
     )  # fmt: skip
     common.add_run_options(parser)
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if total is not None:
         config = check_extension(config, total)
     record = run_record.read(Path(arguments.out))
-    reporter = common.make_reporter(config, arguments, record.get("name"), record.get("tags", ()))
+    reporter = common.make_reporter(config, arguments, name=record.get("name"), tags=record.get("tags", ()))
     settings = common.run_settings(arguments)
     if is_first_process():
         settings |= {"log": common.print_message, "quiet": arguments.quiet}

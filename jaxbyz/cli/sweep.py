@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from jaxbyz.cli.common import add_deterministic_option, add_quiet_option
+from jaxbyz.cli.common import add, add_shared, print_message
 
 if TYPE_CHECKING:
     from jaxbyz.runs.sweep import MemberResult
@@ -16,22 +16,15 @@ FAILURES = ("failed", "non-finite")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the file, the folder, and how to report."""
-    parser.add_argument("file", metavar="FILE", help="TOML file with [fixed] options and a [grid] of lists")
-    parser.add_argument("--out", metavar="DIR", help="folder of the members' folders (default: `out` in the file)")
-    parser.add_argument(
-        "--checkpoint-every",
-        type=int,
-        metavar="N",
-        help="write a checkpoint every N iterations (default: `checkpoint_every` in the file)",
-    )
-    add_deterministic_option(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    add_quiet_option(parser)
+    add(parser, "file", "TOML file with [fixed] options and a [grid] of lists", metavar="FILE")
+    add(parser, "--out", "folder of the members' folders (default: `out` in the file)", metavar="DIR")
+    checkpoints = "write a checkpoint every N iterations (default: `checkpoint_every` in the file)"
+    add(parser, "--checkpoint-every", checkpoints, type=int, metavar="N")
+    add_shared(parser, "--deterministic", "--json", "--quiet")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the sweep; the exit code is 1 if a member failed or became non-finite."""
-    from jaxbyz.cli.common import print_message
     from jaxbyz.errors import UsageError
     from jaxbyz.files import json_text
     from jaxbyz.runs.progress import make_progress

@@ -33,9 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `Config`, the output folder, and how to report."""
     from jaxbyz.cli.options import add_config_options
 
-    parser.add_argument("--out", metavar="DIR", help="folder for the results (default: runs/DATE-NAME)")
-    parser.add_argument("--no-save", action="store_true", help="write no folder")
-    parser.add_argument("--name", help="name of the run (default: algorithm, environment and attack)")
+    common.add(parser, "--out", "folder for the results (default: runs/DATE-NAME)", metavar="DIR")
+    common.add(parser, "--no-save", "write no folder", False)
+    common.add(parser, "--name", "name of the run (default: algorithm, environment and attack)")
     parser.add_argument("--tag", action="append", default=[], help="a tag for run.json and loggers; may be repeated")
     parser.add_argument(
         "--from", dest="start", metavar="PATH", type=lambda path: f"from:{path}", default=argparse.SUPPRESS,
@@ -49,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train; the exit codes are those of `run_and_report`."""
-    from jaxbyz.cli.options import config_from, options_given
+    from jaxbyz.cli.options import choice_from, options_given
     from jaxbyz.configuration.ineffective import without_effect
     from jaxbyz.runs.run import run as run_config
     from jaxbyz.runs.run_record import check_labels
@@ -58,17 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.no_save and arguments.out is not None:
         raise UsageError(f"out={arguments.out} with no_save: give one of them")
     common.silence_other_processes(arguments)
-    config = config_from(arguments)
-    if is_first_process():
-        for line in without_effect(config, options_given(arguments)):
-            common.print_message(line)
-        if config.byzantine and config.attack == "none" and not arguments.quiet:
-            common.print_message(f"attack=none: the {config.byzantine} Byzantine agents behave as if they were honest")
+    choice = choice_from(arguments)
+    config = choice.config
+    messages = without_effect(config, options_given(arguments)) if is_first_process() else []
+    if not arguments.quiet:
+        messages.insert(0, str(choice))
+        if config.byzantine and config.attack == "none":
+            messages.append(f"attack=none: the {config.byzantine} Byzantine agents behave as if they were honest")
     labels = {"name": arguments.name, "tags": arguments.tag}
     check_labels(**labels)
     if arguments.out is None and not arguments.no_save:
         arguments.out = str(_default_folder(config, arguments.name))
-    reporter, settings = common.make_reporter(config, arguments, **labels), common.run_settings(arguments)
+    reporter, settings = common.make_reporter(config, arguments, messages, **labels), common.run_settings(arguments)
     return common.run_and_report(arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels))
 
 

@@ -60,9 +60,10 @@ def build(
         attack: replaces the configured one.
     """
     environment = environment_of(config)
+    policy = policy_of(config, environment)
     optimizer = make_optimizer(config, iterations) if optimizer is None else optimizer
     settings = replace(config, optimizer=optimizer, attack=config.attack if attack is None else attack)
-    return algorithms[config.algorithm].factory(environment, policy_of(config, environment), settings)
+    return algorithms[config.algorithm].factory(environment, policy, settings)
 
 
 def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:

@@ -123,6 +123,7 @@ class Config(StartAndResult, NetworkOptions, PolicyChoice, RunLength, TaskOption
 
 FIELDS = {f.name: f for f in dataclasses.fields(Config)}
 TYPES = typing.get_type_hints(Config)
+DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items()}
 
 # Groups of options, as help texts and the documentation show them.
 OPTION_GROUPS: dict[str, tuple[type, ...]] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxbyz.algorithms import Traits, algorithms, traits_of_algorithm
 from jaxbyz.configuration.agent_values import as_text
 from jaxbyz.configuration.check import check
-from jaxbyz.configuration.config import FIELDS, TYPES, Config
+from jaxbyz.configuration.config import DEFAULTS, FIELDS, TYPES, Config
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
 from jaxbyz.configuration.task_presets import general_preset
 from jaxbyz.environments import Environment, make_environment
@@ -42,6 +42,27 @@ def unknown_option(name: str) -> str:
     return f"option {name!r} is unknown" + (f"; did you mean {near!r}?" if near else "")
 
 
+class Choice(NamedTuple):
+    """A configuration, and where its values come from.
+
+    Attributes:
+        config: the checked configuration.
+        preset: the name of the preset that it starts from.
+        replaced: the values of the preset that the algorithm cannot use, by option.
+    """
+
+    config: Config
+    preset: str
+    replaced: dict[str, Any]
+
+    def __str__(self) -> str:
+        """Say in one line what was chosen."""
+        config = self.config
+        line = f"preset {self.preset}, algorithm {config.algorithm}, rule {config.rule}, agreement {config.agreement}"
+        changes = [f"{name}={getattr(config, name)} instead of {value}" for name, value in self.replaced.items()]
+        return line + (f"; for this algorithm {', '.join(changes)}" if changes else "")
+
+
 def resolve(preset: str | None = None, **options: Any) -> Config:
     """Return the checked configuration of the given options, with other values from the preset.
 
@@ -57,11 +78,16 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
     Raises:
         UsageError: if an option is unknown or a value is not allowed.
     """
-    for name in options:
-        if name not in FIELDS:
-            raise UsageError(unknown_option(name))
-    options = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in options.items()}
-    preset, fitted = choose_preset(preset, options)
+    return choose(preset, **options).config
+
+
+def choose(preset: str | None = None, **options: Any) -> Choice:
+    """Return the configuration of `resolve`, the preset, and which of its values the algorithm replaced."""
+    if unknown := [name for name in options if name not in FIELDS]:
+        raise UsageError(unknown_option(unknown[0]))
+    texts = {name: as_text(name, value) for name, value in options.items()}
+    options = {name: convert(name, TYPES[name], value) for name, value in texts.items()}
+    preset, fitting = choose_preset(convert("preset", str | None, preset), options)
     before, plus, last = options.get("aggregator", "").rpartition("+")
     if plus and "pre_aggregator" in options:
         raise UsageError(
@@ -70,7 +96,7 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         )
     if plus:
         options |= {"aggregator": last, "pre_aggregator": before}
-    values = {**PRESETS[preset][1], **fitted, **options}
+    values = {**PRESETS[preset][1], **fitting, **options}
     if "aggregator" not in values:
         robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
         values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
@@ -85,7 +111,8 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
             f"eta={config.eta:g} with eta_end={config.eta_end:g}{whose}: the step size would grow; give a smaller "
             "eta_end, or none for a constant step size"
         )
-    return config
+    original = {**DEFAULTS, **PRESETS[preset][1]}
+    return Choice(config, preset, {n: original[n] for n in fitting if original[n] != getattr(config, n)})
 
 
 def choose_preset(preset: str | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -98,14 +125,13 @@ def choose_preset(preset: str | None, options: dict[str, Any]) -> tuple[str, dic
         preset: the name that the user gave, or None.
         options: the options that the user gave.
     """
-    preset = convert("preset", str | None, preset) or default_preset(options)
+    preset = default_preset(options) if preset is None else preset
     check_choice("preset", preset, PRESETS)
-    values = {**PRESETS[preset][1], **options}
-    name = values.get("algorithm", Config.algorithm)
-    traits = traits_of_algorithm(name) if name in algorithms else Traits()
-    used_once = values.get("epochs", 1) == values.get("minibatches", 1) == 1
-    too_small = traits.splits_batch and values.get("B", Config.B) >= values.get("N", Config.N)
-    if values.get("baseline") != "critic" and used_once and not too_small:
+    chosen = Config(**{**PRESETS[preset][1], **options})
+    traits = traits_of_algorithm(chosen.algorithm) if chosen.algorithm in algorithms else Traits()
+    used_once = chosen.epochs == chosen.minibatches == 1
+    fits_split = chosen.B < chosen.N and chosen.anchor == "previous"
+    if chosen.baseline != "critic" and used_once and (fits_split or not traits.splits_batch):
         return preset, {}
     return preset, {option: value for option, value in traits.instead.items() if option not in options}
 

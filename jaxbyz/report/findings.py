@@ -13,63 +13,64 @@ from jaxbyz.report.tables import mean_and_deviation
 BROKEN = 0.25  # a run is broken if it covers less than this part of the way from the start to the best run
 
 
-class Outcome(NamedTuple):
-    """One defence under one attack: final returns `[seeds]`, and the honest return before training."""
+class DefendedRuns(NamedTuple):
+    """The runs of one defence under one attack, and their final returns `[seeds]`."""
 
     defence: str
     attack: str
     final: np.ndarray
-    start: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether every seed stayed finite."""
+        return bool(np.isfinite(self.final).all())
+
+    def __str__(self) -> str:
+        """Name the defence and its final return."""
+        return f"{self.defence} ends at {mean_and_deviation(self.final)}"
 
 
 def findings(runs: Sequence[FinishedRun]) -> list[str]:
     """Return the findings about runs of one environment as sentences."""
-    found = outcomes(runs)
-    return [*_winners(found), *_broken(found), *_weights(runs)]
-
-
-def outcomes(runs: Sequence[FinishedRun]) -> list[Outcome]:
-    """Return every filled cell of the attack table, with the first iteration's return averaged over all runs."""
-    start = float(np.mean([np.nanmean(run.metrics["returns"][:, 0]) for run in runs]))
     table = attack_table(runs)
-    return [
-        Outcome(defence, attack, returns, start)
+    cells = [
+        DefendedRuns(defence, attack, returns)
         for attack, column in zip(table.attacks, zip(*table.returns, strict=True), strict=True)
         for defence, returns in zip(table.defences, column, strict=True)
         if returns is not None
     ]
+    untrained = float(np.mean([np.nanmean(run.metrics["returns"][:, 0]) for run in runs]))
+    return [*_winners(cells), *_broken(cells, untrained), *_weights(runs)]
 
 
-def _winners(found: Sequence[Outcome]) -> list[str]:
+def _winners(cells: Sequence[DefendedRuns]) -> list[str]:
     sentences = []
-    for attack in dict.fromkeys(outcome.attack for outcome in found):
-        there = sorted((o for o in found if o.attack == attack), key=_ranking, reverse=True)
-        best, others = there[0], there[1:]
-        where = _where(attack)
+    for attack in dict.fromkeys(cell.attack for cell in cells):
+        there = [cell for cell in cells if cell.attack == attack]
+        best, *others = sorted(there, key=lambda cell: cell.final.mean() if cell.finite else -np.inf, reverse=True)
         if not others:
-            sentences.append(f"{best.defence} ends at {mean_and_deviation(best.final)} {where}.")
+            sentences.append(f"{best} {_where(attack)}.")
             continue
-        rest = "; ".join(f"{other.defence} ends at {mean_and_deviation(other.final)}" for other in others[:3])
-        more = f"; {len(others) - 3} more are below" if len(others) > 3 else ""
+        rest = "; ".join(map(str, others[:3])) + (f"; {len(others) - 3} more are below" if len(others) > 3 else "")
         sentences.append(
-            f"{best.defence} has the highest final return {where}, {mean_and_deviation(best.final)}; {rest}{more}."
+            f"{best.defence} has the highest final return {_where(attack)}, {mean_and_deviation(best.final)}; {rest}."
         )
     return sentences
 
 
-def _broken(found: Sequence[Outcome]) -> list[str]:
-    finite = [outcome.final.mean() for outcome in found if np.isfinite(outcome.final).all()]
-    lost = [o for o in found if not np.isfinite(o.final).all()]
-    sentences = [f"{o.defence} became non-finite {_where(o.attack)}." for o in lost]
-    if not finite:
-        return sentences
-    best, start = max(finite), found[0].start
-    if best - start <= 0:
-        return [*sentences, f"No run improved on the untrained policy, {start:.0f}."]
-    for o in found:
-        if np.isfinite(o.final).all() and (share := (o.final.mean() - start) / (best - start)) < BROKEN:
-            way = f"{max(share, 0):.0%} of the way from the untrained policy ({start:.0f}) to the best run"
-            sentences.append(f"{o.defence} is broken {_where(o.attack)}: {mean_and_deviation(o.final)}, {way}.")
+def _broken(cells: Sequence[DefendedRuns], untrained: float) -> list[str]:
+    """Say which runs became non-finite, or covered little of the way from the untrained policy to the best run."""
+    sentences = [f"{cell.defence} became non-finite {_where(cell.attack)}." for cell in cells if not cell.finite]
+    finite = [cell for cell in cells if cell.finite]
+    way = max((cell.final.mean() for cell in finite), default=np.nan) - untrained
+    if way <= 0:
+        return [*sentences, f"No run improved on the untrained policy, {untrained:.0f}."]
+    for cell in finite:
+        if (share := (cell.final.mean() - untrained) / way) < BROKEN:
+            covered = f"{max(share, 0):.0%} of the way from the untrained policy ({untrained:.0f}) to the best run"
+            sentences.append(
+                f"{cell.defence} is broken {_where(cell.attack)}: {mean_and_deviation(cell.final)}, {covered}."
+            )
     return sentences
 
 
@@ -88,11 +89,6 @@ def _weights(runs: Sequence[FinishedRun]) -> list[str]:
     if not above:
         return ["Liars received no more than their fair share of the weight in any aggregate."]
     return [f"Liars received more than their fair share of the weight in {'; '.join(above)}."]
-
-
-def _ranking(outcome: Outcome) -> float:
-    mean = float(outcome.final.mean())
-    return mean if np.isfinite(mean) else -np.inf
 
 
 def _where(attack: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxbyz.configuration.check import registered
 from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.environments.rendering import drawable, save_gif
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_ending
 from jaxbyz.files import write_output_text
 from jaxbyz.report import plots
 from jaxbyz.report.agreement_rounds import trace_run
@@ -29,6 +29,7 @@ from jaxbyz.report.runs import (
     attack_table,
     brightest_share,
     common_environment,
+    differing_options,
     labels,
     setting,
     shares_over_time,
@@ -71,15 +72,12 @@ def write_report(
         animations: how many runs are animated.
         log: receives a line before each animation.
     """
-    path = Path(out)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"out={path}: the name must end in .html")
+    check_ending(out, ".html", ".htm")
     data = report_data(runs, title=title, width=width)
     data["animations"] = animate(runs[:animations], log)
     data["not_animated"] = max(0, len(runs) - animations) if animations else 0
-    text = fill_template(data)
-    write_output_text(path, text)
-    return path
+    write_output_text(Path(out), fill_template(data))
+    return Path(out)
 
 
 def shared_file(name: str) -> str:
@@ -88,10 +86,7 @@ def shared_file(name: str) -> str:
 
 
 def fill_template(
-    data: dict[str, Any],
-    template: str | None = None,
-    style: str | None = None,
-    script: str | None = None,
+    data: dict[str, Any], template: str | None = None, style: str | None = None, script: str | None = None
 ) -> str:
     """Return the text of a page: template, style, script and data in one. The defaults are those of the report.
 
@@ -130,14 +125,17 @@ def report_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width:
         "environment": environment,
         "levels": list(levels),
         "metric_labels": METRIC_LABELS,
-        "differing": _differing_options(runs),
+        "differing": differing_options(runs),
         "runs": [_run_data(run, name, width, levels) for name, run in zip(labels(runs), runs, strict=True)],
         "table": {
             "defences": table.defences,
             "attacks": table.attacks,
             "cells": [[None if seeds is None else _cell(seeds) for seeds in row] for row in table.returns],
             "range": value_range(environment),
-            "iqm": [_iqm([seeds for seeds in row if seeds is not None]) for row in table.returns],
+            "iqm": [
+                _numbers(**stratified_iqm([seeds for seeds in row if seeds is not None])._asdict())
+                for row in table.returns
+            ],
         },
     }
 
@@ -161,11 +159,7 @@ def _run_data(run: RunData, name: str, width: int | None, levels: Sequence[float
         "times": _times(run),
         "config": to_dict(run.config),
         "machine": run.environment,
-        "final": {
-            "mean": _number(final.mean()),
-            "std": _number(standard_deviation(final)),
-            "worst": _number(final.min()),
-        },
+        "final": _numbers(mean=final.mean(), std=standard_deviation(final), worst=final.min()),
         "seeds": _list(final),
         "trajectories": int(metrics["trajectories"][:, -1].max()),
         "reached_at": [_number(trajectories_to_level(metrics, level)) for level in levels],
@@ -187,19 +181,14 @@ def _trust(run: RunData) -> dict[str, Any] | None:
         shares, trajectories, byzantine = shares_over_time(run)
     except UsageError:
         return None
-    return {
-        "trajectories": _list(trajectories),
-        "shares": [_list(row, 4) for row in shares],
-        "byzantine": byzantine.tolist(),
-    }
+    rows = [_list(row, 4) for row in shares]
+    return {"trajectories": _list(trajectories), "shares": rows, "byzantine": byzantine.tolist()}
 
 
 def _curve(run: RunData, metric: str, width: int | None) -> dict[str, Any]:
     """Return a smoothed metric: mean and interquartile mean as [value, low, high], and every seed of the return."""
-    width = max(
-        width or smoothing_width(run.metrics), math.ceil(float(run.metrics["trajectories"][:, -1].min()) / MAX_POINTS)
-    )
-    x, y = smoothed(run.metrics, width, metric)
+    shortest = math.ceil(float(run.metrics["trajectories"][:, -1].min()) / MAX_POINTS)
+    x, y = smoothed(run.metrics, max(width or smoothing_width(run.metrics), shortest), metric)
     return {
         "x": _list(x),
         "mean": [_list(values, 6) for values in mean_and_std(y)],
@@ -217,21 +206,16 @@ def _diameters(diameter: np.ndarray) -> dict[str, Any]:
     return {"x": _list(kept + 1), "spread": [_list(row, 5) for row in spread]}
 
 
-def _iqm(strata: list[np.ndarray]) -> dict[str, float | int | None]:
-    return {name: _number(value) for name, value in stratified_iqm(strata)._asdict().items()}
-
-
-def _differing_options(runs: Sequence[RunData]) -> list[str]:
-    configs = [to_dict(run.config) for run in runs]
-    return [name for name in configs[0] if any(config[name] != configs[0][name] for config in configs)]
-
-
 def _number(value: Any, digits: int | None = None) -> float | int | None:
     """Return a JSON number with this many significant digits; None if the value is not finite."""
     if not math.isfinite(value):
         return None
     number = float(value) if digits is None else float(f"{value:.{digits}g}")
     return int(number) if number.is_integer() else number
+
+
+def _numbers(**values: Any) -> dict[str, float | int | None]:
+    return {name: _number(value) for name, value in values.items()}
 
 
 def _list(values: np.ndarray, digits: int | None = None) -> list[float | int | None]:

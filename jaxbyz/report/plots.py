@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.environments.rendering import save_gif
-from jaxbyz.errors import UsageError, check_choice, first_line
+from jaxbyz.errors import UsageError, check_choice, check_ending, first_line
 from jaxbyz.files import write_output
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
 from jaxbyz.report.runs import (
@@ -38,11 +38,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 HONEST_COLOUR, BYZANTINE_COLOUR = COLOURS[0], COLOURS[1]
 DASH_PATTERNS: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 BAND_OPACITY = 0.18
-
-__all__ = [
-    "agreement_animation", "diameters", "draw_curve", "figure", "heatmap", "learning_curves",
-    "legend_below", "save", "seeds_text", "trust",
-]  # fmt: skip
+LEGEND: dict[str, Any] = {"fontsize": 8, "frameon": False, "handlelength": 3}
 
 
 def figure(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 4.0, **options: Any) -> Any:
@@ -79,9 +75,8 @@ def save(drawing: Any, path: str | Path) -> Path:
     """Write a figure as .png, .svg or .pdf, by the ending of its name."""
     import matplotlib
 
+    check_ending(path, ".png", ".svg", ".pdf")
     path = Path(path)
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UsageError(f"out={path}: the name must end in .png, .svg or .pdf")
     kind = path.suffix.lower()[1:]
     try:
         with matplotlib.rc_context({"svg.fonttype": "none"}):  # keep text as text
@@ -113,7 +108,11 @@ def draw_curve(axes: Any, x: np.ndarray, y: np.ndarray, name: str, statistic: st
     value, low, high = SEED_STATISTICS[statistic][0](y)
     (line,) = axes.plot(x, value, label=plain_text(name), marker="o" if len(x) == 1 else None, **style)
     if y.shape[0] > 1 and np.isfinite(low).any():  # few seeds have no bootstrap interval
-        axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
+        _fill_band(axes, line, x, low, high)
+
+
+def _fill_band(axes: Any, line: Any, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
+    axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
 
 
 def learning_curves(
@@ -157,13 +156,18 @@ def learning_curves(
         axes.set_ylabel(METRIC_LABELS.get(metric, metric))
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    heading = title or f"{plain_text(setting(runs))}\n{SEED_STATISTICS[statistic][1]}"
+    heading = title or _heading(runs, SEED_STATISTICS[statistic][1])
     if facet is None:
         grid[0, 0].set_title(heading, fontsize=10)
     else:
         drawing.suptitle(heading, fontsize=10)
     _legend_beside(grid[0, columns - 1], grid.flat[: len(panels)])
     return drawing
+
+
+def _heading(runs: Sequence[FinishedRun], shown: str) -> str:
+    """Return the usual title of a picture: what all runs have in common, and what is shown."""
+    return f"{plain_text(setting(runs))}\n{shown}"
 
 
 def _facet_value(run: FinishedRun, facet: str | None) -> str:
@@ -177,13 +181,13 @@ def _line(style: Style) -> dict[str, Any]:
     return {"color": COLOURS[style.colour], "linestyle": DASH_PATTERNS[style.dash]}
 
 
-def _legend_entries(panels: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    """Return the lines of all panels and their names, each name once."""
+def _legend_entries(panels: Sequence[Any]) -> dict[str, Any]:
+    """Return the lines of all panels by their names, each name once."""
     lines: dict[str, Any] = {}
     for panel in panels:
         for line, name in zip(*panel.get_legend_handles_labels(), strict=True):
             lines.setdefault(name, line)
-    return list(lines.values()), list(lines)
+    return lines
 
 
 def seeds_text(counts: Collection[int]) -> str:
@@ -202,18 +206,16 @@ def legend_below(
         panels: those whose lines are named, by default all.
         order: the names in their order; by default that of the lines.
     """
-    handles, names = _legend_entries(drawing.axes if panels is None else panels)
+    lines = _legend_entries(drawing.axes if panels is None else panels)
     if order is not None:
-        found = dict(zip(names, handles, strict=True))
-        names = [name for name in order if name in found]
-        handles = [found[name] for name in names]
-    drawing.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=3)
+        lines = {name: lines[name] for name in order if name in lines}
+    drawing.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=columns, **LEGEND)
 
 
 def _legend_beside(axes: Any, panels: Sequence[Any]) -> None:
     """Place one legend of the lines of all panels to the right of a panel, so that it hides no curve."""
-    handles, names = _legend_entries(panels)
-    axes.legend(handles, names, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=3)
+    lines = _legend_entries(panels)
+    axes.legend(list(lines.values()), list(lines), loc="upper left", bbox_to_anchor=(1.0, 1.0), **LEGEND)
 
 
 def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
@@ -228,17 +230,14 @@ def diameters(runs: Sequence[FinishedRun], *, title: str | None = None) -> Any:
             continue
         x, y = 1 + np.arange(y.shape[1])[drawable], y[:, drawable]
         (line,) = axes.plot(x, np.nanmedian(y, axis=0), label=name, linewidth=1, **_line(style))
-        low, high = np.nanmin(y, axis=0), np.nanmax(y, axis=0)
-        axes.fill_between(x, low, high, color=line.get_color(), alpha=BAND_OPACITY, linewidth=0)
+        _fill_band(axes, line, x, np.nanmin(y, axis=0), np.nanmax(y, axis=0))
     if axes.collections:
         axes.set_yscale("log")
     else:
         axes.text(0.5, 0.5, "zero or not finite in every iteration", transform=axes.transAxes, ha="center")
         axes.set_yticks([])
-    axes.set_xlabel("iteration")
-    axes.set_ylabel(METRIC_LABELS["diameter"])
-    heading = f"{plain_text(setting(runs))}\ndiameter after agreement: median and range over seeds"
-    axes.set_title(title or heading, fontsize=10)
+    axes.set(xlabel="iteration", ylabel=METRIC_LABELS["diameter"])
+    axes.set_title(title or _heading(runs, "diameter after agreement: median and range over seeds"), fontsize=10)
     _legend_beside(axes, [axes])
     return drawing
 
@@ -278,12 +277,16 @@ def heatmap(
         if values is not None and np.isfinite(mean):
             colour = "white" if mean <= (low + high) / 2 else "black"
             axes.text(column, row, mean_and_deviation(values), ha="center", va="center", color=colour, fontsize=9)
-    below, above = bool((finite < low).any()), bool((finite > high).any())
-    extend = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}[below, above]
     name = f"final {METRIC_LABELS.get(metric, metric)}"
-    drawing.colorbar(image, ax=axes, label=name, extend=extend)
-    axes.set_title(title or f"{plain_text(setting(runs))}\n{name}, mean ± standard deviation over seeds", fontsize=10)
+    drawing.colorbar(image, ax=axes, label=name, extend=_beyond(finite, low, high))
+    axes.set_title(title or _heading(runs, f"{name}, mean ± standard deviation over seeds"), fontsize=10)
     return drawing
+
+
+def _beyond(values: np.ndarray, low: float, high: float) -> str:
+    """Return at which ends of a colour bar values lie beyond it, as matplotlib names them."""
+    ends = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
+    return ends[bool((values < low).any()), bool((values > high).any())]
 
 
 def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) -> Any:
@@ -301,11 +304,10 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80) ->
     for tick, marked in zip(axes.get_yticklabels(), byzantine, strict=True):
         tick.set_color(BYZANTINE_COLOUR if marked else "black")
         tick.set_fontsize(8)
-    extend = "max" if np.nanmax(shares) > brightest else "neither"
-    drawing.colorbar(image, ax=axes, label=f"share in the aggregate (equal: {1 / K:.2g})", extend=extend)
-    axes.set_xlabel("trajectories per agent")
-    axes.set_ylabel("sender")
-    axes.set_title(title or f"{plain_text(setting([run]))}\nweight of each sender, mean over seeds", fontsize=10)
+    label = f"share in the aggregate (equal: {1 / K:.2g})"
+    drawing.colorbar(image, ax=axes, label=label, extend=_beyond(shares, 0, brightest))
+    axes.set(xlabel="trajectories per agent", ylabel="sender")
+    axes.set_title(title or _heading([run], "weight of each sender, mean over seeds"), fontsize=10)
     return drawing
 
 
@@ -361,11 +363,8 @@ def _agreement_frame(paths: np.ndarray, forged: np.ndarray, radius: float, title
         reach = np.abs(forged).max(axis=1, keepdims=True)
         shown = np.where(reach > radius, forged * 0.97 * radius / np.maximum(reach, 1e-30), forged)
         axes.scatter(*np.nan_to_num(shown).T, color=BYZANTINE_COLOUR, marker="X", s=60, label="Byzantine", zorder=4)
-    axes.set_xlim(-radius, radius)
-    axes.set_ylim(-radius, radius)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_aspect("equal")
+    limits = (-radius, radius)
+    axes.set(xlim=limits, ylim=limits, xticks=[], yticks=[], aspect="equal")
     axes.plot([-0.95 * radius, -0.45 * radius], [-0.93 * radius] * 2, color="black", linewidth=2)
     axes.text(-0.7 * radius, -0.9 * radius, f"{radius / 2:.1e}", ha="center", va="bottom", fontsize=8)
     axes.set_title(title, fontsize=10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -68,15 +68,24 @@ def common_environment(runs: Sequence[FinishedRun]) -> str:
     """Return the environment of all runs; refuse runs of different environments, which cannot share a picture."""
     names = {run.config.env for run in runs}
     if len(names) > 1:
-        raise UsageError(
-            f"the runs use different environments ({', '.join(sorted(names))}); draw each environment separately"
-        )
+        found = ", ".join(sorted(names))
+        raise UsageError(f"the runs use different environments ({found}); draw each environment separately")
     return names.pop()
 
 
 def check_metric(run: FinishedRun, metric: str) -> None:
     """Refuse a metric that the run does not have, or that is not one number per iteration."""
     check_choice("metric", metric, [name for name, values in run.metrics.items() if values.ndim == 2])
+
+
+def differing_options(runs: Sequence[FinishedRun], without: Collection[str] = ()) -> list[str]:
+    """Return the options in which runs differ, except some."""
+    return [name for name in FIELDS if name not in without and len({getattr(run.config, name) for run in runs}) > 1]
+
+
+def assignments(run: FinishedRun, names: Sequence[str]) -> list[str]:
+    """Return the values of options of a run, as `eta=0.01`."""
+    return [f"{name}={getattr(run.config, name)}" for name in names]
 
 
 # Options that `labels` words itself, or that do not make a run a different experiment.
@@ -130,11 +139,11 @@ def labels(runs: Sequence[FinishedRun], without: str | None = None) -> list[str]
     topics = [t for t in dict.fromkeys(t for part in parts for t in part) if len({part.get(t) for part in parts}) > 1]
     if "attack" in topics and len({run.config.byzantine for run in runs if run.config.byzantine}) < 2:
         topics = [topic for topic in topics if topic != "byzantine"]
-    others = [n for n in FIELDS if n not in WORDED_OPTIONS and len({getattr(run.config, n) for run in runs}) > 1]
+    others = differing_options(runs, WORDED_OPTIONS)
     texts = [
         ", ".join(
             [part[topic] for topic in topics if topic in part and topic != without]
-            + [f"{name}={getattr(run.config, name)}" for name in others if name != without]
+            + assignments(run, [name for name in others if name != without])
         )
         for part, run in zip(parts, runs, strict=True)
     ]
@@ -142,13 +151,12 @@ def labels(runs: Sequence[FinishedRun], without: str | None = None) -> list[str]
         equal = [i for i, other in enumerate(texts) if other == text]
         if without is not None or len(equal) == 1:
             continue
-        differing = [n for n in FIELDS if n != "unsafe" and len({getattr(runs[i].config, n) for i in equal}) > 1]
-        options = [", ".join(f"{name}={getattr(runs[i].config, name)}" for name in differing) for i in equal]
+        differing = differing_options([runs[i] for i in equal], ("unsafe",))
+        options = [", ".join(assignments(runs[i], differing)) for i in equal]
         unique = len(set(options)) == len(equal)
         for i, option in zip(equal, options, strict=True):
-            texts[i] = ", ".join(
-                filter(None, (text, option if unique else str(getattr(runs[i], "folder", f"run {i}"))))
-            )
+            difference = option if unique else str(getattr(runs[i], "folder", f"run {i}"))
+            texts[i] = ", ".join(filter(None, (text, difference)))
     return texts
 
 
@@ -172,17 +180,14 @@ def styles(runs: Sequence[FinishedRun], varying: str | None = None) -> list[Styl
         varying: an option that need not be shown by dashes, because it is shown otherwise.
     """
     methods = [defence_name(run.config) for run in runs]
-    names = list(dict.fromkeys(methods))
-    if len(names) == 1 and varying is None:
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(methods))}
+    if len(numbers) == 1 and varying is None:
         return [Style(i % COLOURS, i // COLOURS % DASHES) for i in range(len(runs))]
-    seen: dict[str, list[str]] = {name: [] for name in names}
+    seen: dict[str, dict[str, int]] = {name: {} for name in numbers}  # method -> label -> its number
     found = []
     for name, text in zip(methods, labels(runs, without=varying), strict=True):
-        if text not in seen[name]:
-            seen[name].append(text)
-        found.append(
-            Style(names.index(name) % COLOURS, (names.index(name) // COLOURS + seen[name].index(text)) % DASHES)
-        )
+        among_method = seen[name].setdefault(text, len(seen[name]))
+        found.append(Style(numbers[name] % COLOURS, (numbers[name] // COLOURS + among_method) % DASHES))
     return found
 
 
@@ -240,11 +245,11 @@ def attack_table(runs: Sequence[FinishedRun], metric: str = "returns") -> Attack
     Runs that differ in other options get separate rows, which name these options. Runs that differ only in their seeds
     share a cell.
     """
-    others = [n for n in FIELDS if n not in TABLE_OPTIONS and len({getattr(run.config, n) for run in runs}) > 1]
+    others = differing_options(runs, TABLE_OPTIONS)
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     for run in runs:
         attack = attack_name(run.config)
-        defence = ", ".join([defence_name(run.config), *(f"{n}={getattr(run.config, n)}" for n in others)])
+        defence = ", ".join([defence_name(run.config), *assignments(run, others)])
         found.setdefault((defence, attack), []).append(final_values(run.metrics, metric))
     joined = {cell: np.concatenate(returns) for cell, returns in found.items()}
     defences = list(dict.fromkeys(defence for defence, _ in found))

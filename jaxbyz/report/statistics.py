@@ -132,6 +132,12 @@ class Estimate(NamedTuple):
     high: np.ndarray
 
 
+def without_interval(value: np.ndarray) -> Estimate:
+    """Return an estimate without an interval."""
+    unknown = np.full_like(value, np.nan)
+    return Estimate(value, unknown, unknown)
+
+
 def mean_and_std(rows: np.ndarray) -> Estimate:
     """Return the mean over seeds of `[seeds, G]`, with an interval of one standard deviation on each side.
 
@@ -165,25 +171,22 @@ def stratified_iqm(
     """
     value = interquartile_mean(np.concatenate(strata))
     if sum(map(len, strata)) < FEWEST_FOR_INTERVAL or min(map(len, strata)) < 2:
-        return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
+        return without_interval(value)
     generator = np.random.default_rng(seed)
     resampled_means = []
     for _ in range(resamples):
         resampled = [rows[generator.integers(len(rows), size=len(rows))] for rows in strata]
         resampled_means.append(interquartile_mean(np.concatenate(resampled)))
-    tail = 50 * (1 - confidence)
-    low, high = np.percentile(np.stack(resampled_means), [tail, 100 - tail], axis=0)
-    return Estimate(value, low, high)
+    return Estimate(value, *percentile_interval(np.stack(resampled_means), confidence))
 
 
 def bootstrap_mean(values: np.ndarray, resamples: int = 2000, confidence: float = 0.95, seed: int = 0) -> Estimate:
     """Return the mean of `[n]` with a percentile bootstrap interval, if there are at least `FEWEST_FOR_INTERVAL`."""
     mean, n = np.asarray(values.mean()), len(values)
     if n < FEWEST_FOR_INTERVAL:
-        return Estimate(mean, np.asarray(np.nan), np.asarray(np.nan))
+        return without_interval(mean)
     chosen = np.random.default_rng(seed).integers(0, n, (resamples, n))
-    low, high = percentile_interval(values[chosen].mean(axis=1), confidence)
-    return Estimate(mean, np.asarray(low), np.asarray(high))
+    return Estimate(mean, *percentile_interval(values[chosen].mean(axis=1), confidence))
 
 
 def bootstrap_iqms(scores: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
@@ -192,11 +195,10 @@ def bootstrap_iqms(scores: np.ndarray, resamples: int, generator: np.random.Gene
     return interquartile_mean(scores[generator.integers(n, size=(n, resamples))])
 
 
-def percentile_interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Return the ends of the percentile interval of bootstrap values `[resamples]`."""
+def percentile_interval(values: np.ndarray, confidence: float) -> np.ndarray:
+    """Return the ends `[2, …]` of the percentile interval of bootstrap values `[resamples, …]`."""
     tail = 50 * (1 - confidence)
-    low, high = np.percentile(values, [tail, 100 - tail])
-    return float(low), float(high)
+    return np.percentile(values, [tail, 100 - tail], axis=0)
 
 
 def performance_profile(scores: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -226,8 +228,7 @@ def probability_of_improvement(
         columns = generator.integers(len(y), size=(resamples, 1, len(y)))
         values.append(wins.mean())
         resampled.append(wins[rows, columns].mean(axis=(1, 2)))
-    low, high = percentile_interval(np.mean(resampled, axis=0), confidence)
-    return Estimate(np.asarray(np.mean(values)), np.asarray(low), np.asarray(high))
+    return Estimate(np.asarray(np.mean(values)), *percentile_interval(np.mean(resampled, axis=0), confidence))
 
 
 # statistic over seeds -> function of [seeds, G], and its description

@@ -32,17 +32,13 @@ def value_range(environment: str, metric: str = "returns") -> tuple[float, float
 def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     """Summarise a run in plain numbers that JSON can hold."""
     final = final_returns(metrics)
+    deviation = standard_deviation(final)
+    returns = {"mean": final.mean(), "std": deviation, "worst_seed": final.min(), "best_seed": final.max()}
     return {
         "seeds": int(final.size),
         "iterations": int(metrics["returns"].shape[1]),
         "trajectories": int(metrics["trajectories"][:, -1].max()),
-        "return": {
-            "mean": float(final.mean()),
-            "std": float(standard_deviation(final)),
-            "worst_seed": float(final.min()),
-            "best_seed": float(final.max()),
-            "seeds": [float(value) for value in final],
-        },
+        "return": {**{name: float(value) for name, value in returns.items()}, "seeds": final.tolist()},
         "diameter": float(np.max(metrics["diameter"][:, -1])),
         "smallest_ess": float(np.min(metrics["ess"])),
         "largest_weight": float(np.max(metrics["max_weight"])),
@@ -53,10 +49,11 @@ def summarise(metrics: dict[str, np.ndarray]) -> dict[str, Any]:
 def summary_table(config: Config, summary: dict[str, Any]) -> str:
     """Format the result of `summarise` in a few lines."""
     final = summary["return"]
+    std = "" if np.isnan(final["std"]) else f" ± {final['std']:.1f}"
     lines = [
         f"{config.algorithm} on {config.env}: {config.agents} agents, {config.byzantine} Byzantine, "
         f"attack {config.attack}",
-        f"  honest return   {final['mean']:.1f}{_plus_minus(final['std'])} over {summary['seeds']} seed(s), "
+        f"  honest return   {final['mean']:.1f}{std} over {summary['seeds']} seed(s), "
         f"worst seed {final['worst_seed']:.1f}",
         f"  trajectories    {summary['trajectories']} per agent in {summary['iterations']} iterations",
         f"  diameter        {summary['diameter']:.2e} between honest agents at the end",
@@ -72,11 +69,6 @@ def mean_and_deviation(values: np.ndarray) -> str:
     mean, deviation = float(values.mean()), float(standard_deviation(values))
     digits = 2 if abs(mean) < 10 else 1 if abs(mean) < 1000 else 0
     return f"{mean:.{digits}f}" + ("" if np.isnan(deviation) else f" ± {deviation:.{digits}f}")
-
-
-def _plus_minus(std: float) -> str:
-    """Return a standard deviation over seeds (n − 1) as a text; nothing for one seed."""
-    return "" if np.isnan(std) else f" ± {std:.1f}"
 
 
 def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequence[float] = ()) -> str:

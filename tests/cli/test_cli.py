@@ -15,7 +15,7 @@ from jaxbyz.attacks import attacks
 from jaxbyz.certify import certify
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.listing import KINDS, described
-from jaxbyz.cli.options import config_from, parse_widths
+from jaxbyz.cli.options import choice_from, parse_widths
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.resolving import OTHER_NAMES, resolve
@@ -376,7 +376,7 @@ def test_wrong_components_and_files_are_explained(capsys, tmp_path, folder, regi
 
 def test_none_on_the_command_line_overrides_the_preset():
     def read(*words: str):
-        return config_from(build_parser("train").parse_args(["train", *words]))
+        return choice_from(build_parser("train").parse_args(["train", *words])).config
 
     assert read().weight_clip == 1.0 and read("--weight-clip", "none").weight_clip is None
     assert read().eta_end == 5e-4 and read("--eta-end", "none").eta_end is None

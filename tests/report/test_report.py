@@ -15,7 +15,7 @@ from scipy import stats
 
 import jaxbyz as jb
 from jaxbyz.cli import build_parser, main
-from jaxbyz.cli.options import config_from
+from jaxbyz.cli.options import choice_from
 from jaxbyz.configuration.presets import PRESETS
 from jaxbyz.errors import UsageError
 from jaxbyz.report import plots
@@ -134,7 +134,7 @@ def test_the_command_repeats_the_configuration(preset):
     config = jb.resolve(preset, seeds=3, attack="large-noise:scale=10.0", tolerance=1e-3, unsafe=True)
     words = shlex.split(training_command(config))
     assert words[:2] == ["jaxbyz", "train"]
-    assert config_from(build_parser("train").parse_args(words[1:])) == config
+    assert choice_from(build_parser("train").parse_args(words[1:])).config == config
 
 
 def test_the_trace_repeats_the_run(runs):
