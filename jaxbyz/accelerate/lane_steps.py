@@ -20,8 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool
 
 from jaxbyz.accelerate.batching import fold_mapped_axis
-from jaxbyz.accelerate.kernels import one_kernel
-from jaxbyz.accelerate.kernels.primitives import KERNEL_TYPES
+from jaxbyz.accelerate.kernels import KERNEL_TYPES, one_kernel
 from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 

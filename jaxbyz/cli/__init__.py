@@ -136,8 +136,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--deterministic" in arguments:
         os.environ["JAXBYZ_DETERMINISTIC"] = "1"
     from jaxbyz.accelerate import stored_programs
-    from jaxbyz.accelerate.distributed import join_processes
     from jaxbyz.accelerate.setup import prepare
+    from jaxbyz.cli.joining import join_processes
     from jaxbyz.errors import UsageError, first_line
 
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode, or a file name that is not text
