@@ -117,11 +117,7 @@ def _table(found: list[dict[str, Any]]) -> str:
     for status in found:
         refused = sum(status.get("refused", {}).values())
         seen = f"{max(0.0, time.time() - status['time']):.0f} s ago" if "time" in status else ""
-        phase = (
-            status["phase"]
-            if status.get("attack") in (None, "none", "chaos")
-            else f"{status['phase']} ({status['attack']})"
-        )
+        phase = status["phase"] if status.get("attack") in (None, "none") else f"{status['phase']} ({status['attack']})"
         iteration = f"{status['iteration']}/{status['iterations']}" if "iteration" in status else ""
         value = "" if status.get("return") is None else f"{status['return']:.1f}"
         megabytes = [f"{status[name] / 1e6:.2f}" if name in status else "" for name in ("bytes_in", "bytes_out")]

@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--attack", default="none", metavar="NAME",
-        help="be Byzantine, for experiments: a registered attack, or chaos, which breaks the protocol",
+        help="be Byzantine, for experiments: a registered attack",
     )  # fmt: skip
     parser.add_argument("--accomplices", default="", metavar="NODES", help="numbers of nodes that play the same attack")
     parser.add_argument(
