@@ -27,7 +27,7 @@ from jaxbyz.federation.keys import node_name
 from jaxbyz.federation.records import CHECKPOINTS, STATUS_FILE, checkpoint_iterations
 from jaxbyz.files import read_arrays
 
-CHAOS = Path(jaxbyz.__file__).parents[1] / "tests" / "federation" / "chaos.py"  # plays a node that breaks the protocol
+CHAOS = Path(jaxbyz.__file__).parents[1] / "tests" / "federation_chaos.py"  # plays a node that breaks the protocol
 HELD_SECONDS = 0.02  # between two looks whether a cut link is whole again
 
 

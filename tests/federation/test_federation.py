@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("zmq")
 
-from chaos import Chaos
+from federation_chaos import Chaos
 from federation_helpers import PATIENT, Threads, simulated, small_config
 
 import jaxbyz as jb

@@ -1,4 +1,6 @@
-"""A listed node that breaks every rule of the protocol, to show that the others do not care: `python chaos.py FOLDER`.
+"""A listed node that breaks every rule of the protocol, to show that the others do not care.
+
+`python federation_chaos.py FOLDER` plays the node of a folder.
 
 It has a valid key, so its connections are accepted. It sends garbage, truncated frames, wrong lengths, frames larger
 than the limit, replays, frames in other nodes' names, different vectors to different receivers, invented positions and
