@@ -27,7 +27,6 @@ import jax.monitoring
 from jax.experimental import serialize_executable
 
 from jaxbyz.accelerate.setup import cache_problem
-from jaxbyz.files import write_file
 
 PACKAGES = ("jax", "jaxlib", "numpy", "flax", "optax", "gymnax")
 MOST_PROGRAMS = 200  # older ones are deleted
@@ -103,7 +102,9 @@ def _compile(lowered: Any, path: Path) -> Callable[..., Any]:
     try:
         devices = {device.id for leaf in jax.tree.leaves(compiled.output_shardings) for device in leaf.device_set}
         data = pickle.dumps((serialize_executable.serialize(compiled), devices))
-        write_file(path, lambda file: file.write(data))
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_bytes(data)
+        temporary.replace(path)
         for old in sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime)[:-MOST_PROGRAMS]:
             old.unlink(missing_ok=True)
     except Exception:  # a full disk, or a program that cannot be written, is no reason to stop
