@@ -34,7 +34,8 @@ MAX_JSON_BYTES = 2**20
 MAX_LINES_BYTES = 2**28  # of all JSON Lines of a file, uncompressed
 MAX_TOML_BYTES = 2**20
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
-MANY_PARTS = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){20}""")  # a.b.c…: quadratic time in tomllib
+# Names like a.b.c… take quadratic time in tomllib, and Python does not print numbers of thousands of digits.
+HOSTILE_TOML = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){20}|(?<!\w)0[xob][0-9a-fA-F_]{400}""")
 TEMPORARY = ".tmp"  # ends the names of files that are being written
 
 
@@ -259,12 +260,12 @@ def read_toml(path: Path) -> dict[str, Any]:
             if len(text) > MAX_TOML_BYTES:
                 raise UsageError(f"{path}: larger than the limit of {MAX_TOML_BYTES} bytes")
             decoded = text.decode()
-            if MANY_PARTS.search(decoded):
-                raise ValueError("a name has more than 20 parts")
+            if HOSTILE_TOML.search(decoded):
+                raise ValueError("a name has more than 20 parts, or a number more than 400 digits")
             return tomllib.loads(decoded)
         except UsageError:
             raise
-        except (OSError, ValueError, RecursionError) as error:  # also numbers with thousands of digits
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not readable as TOML ({first_line(error)[:200]})") from error
 
 

@@ -191,36 +191,24 @@ def convert(name: str, hint: Any, value: Any) -> Any:
         return None
     kind = kinds[0]
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_number and _overflows(value):
-        raise UsageError(f"{name}: the number is too large")
+    try:
+        is_whole = is_number and float(value).is_integer()
+    except OverflowError:
+        raise UsageError(f"{name}: the number is too large") from None
     if kind not in TYPE_NAMES and typing.get_origin(kind) is not tuple:
         return value
     if kind in (str, bool) and isinstance(value, kind):
         return value
-    if kind in (int, float) and is_number and (kind is float or float(value).is_integer()):
+    if kind in (int, float) and is_number and (kind is float or is_whole):
         return kind(value)
     if kind is str and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     sizes = value if isinstance(value, list | tuple) else [None]
     if typing.get_origin(kind) is tuple and all(type(size) is not bool and isinstance(size, int) for size in sizes):
         return tuple(sizes)
-    raise UsageError(f"{name}={_shown(value)} is not {TYPE_NAMES.get(kind, 'a list of whole numbers like [16, 16]')}")
-
-
-def _shown(value: Any) -> str:
-    """Return the beginning of a value as text."""
-    try:
-        return repr(str(value)[:60])
-    except ValueError:  # a number with thousands of digits
-        return "a very large number"
-
-
-def _overflows(value: Any) -> bool:
-    try:
-        float(value)
-    except OverflowError:
-        return True
-    return False
+    raise UsageError(
+        f"{name}={str(value)[:60]!r} is not {TYPE_NAMES.get(kind, 'a list of whole numbers like [16, 16]')}"
+    )
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ def local(folder: Path, options: dict, meshes: list[str]) -> None:
 def process(folder: Path, devices: int) -> None:
     """In one of several processes: train until a signal to the last process, resume, and train without interruption."""
     jax.config.update("jax_num_cpu_devices", devices)
-    from jaxbyz.accelerate.distributed import join_processes
+    from jaxbyz.cli.joining import join_processes
 
     join_processes()
     from helpers import StopAt

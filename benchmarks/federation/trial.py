@@ -11,6 +11,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,12 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
+import jaxbyz
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import launcher
 from jaxbyz.federation.keys import node_name
 from jaxbyz.federation.records import CHECKPOINTS, STATUS_FILE, checkpoint_iterations
 from jaxbyz.files import read_arrays
 
+CHAOS = Path(jaxbyz.__file__).parents[1] / "tests" / "federation_chaos.py"  # plays a node that breaks the protocol
 HELD_SECONDS = 0.02  # between two looks whether a cut link is whole again
 
 
@@ -128,7 +132,8 @@ class Trial:
         self.attacks, self.processes, self.events = attacks or {}, {}, []
         self.network = Network(config.agents, self._pid) if cuttable else None
         launcher.create(folder, config, self.network.addresses if self.network else ())
-        self.options = launcher.node_options(launcher.read_federation(folder), self.attacks, checkpoint_every)
+        registered = {index: attack for index, attack in self.attacks.items() if attack != "chaos"}
+        self.options = launcher.node_options(launcher.read_federation(folder), registered, checkpoint_every)
         if self.network:
             for index in self.options:
                 self.options[index] += ["--bind", self.network.bind(index)]
@@ -143,6 +148,9 @@ class Trial:
         print(self.events[-1], flush=True)
 
     def start(self, index: int) -> None:
+        if self.attacks.get(index) == "chaos":
+            self.processes[index] = subprocess.Popen([sys.executable, str(CHAOS), str(self.folder / node_name(index))])
+            return
         self.processes[index] = launcher.start_node(self.folder, index, self.options[index])
 
     def start_all(self, seconds: float = 600) -> None:

@@ -32,7 +32,7 @@ from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import jaxbyz as jb  # noqa: E402
 from jaxbyz.accelerate.batching import repeat_last  # noqa: E402
-from jaxbyz.accelerate.platform import kernels_run, on_cpu, trace_for  # noqa: E402
+from jaxbyz.accelerate.platform import on_cpu  # noqa: E402
 from jaxbyz.configuration import building  # noqa: E402
 from jaxbyz.files import write_json  # noqa: E402
 from jaxbyz.protocol.placement import Places  # noqa: E402
@@ -87,9 +87,6 @@ def batch_programs(agents: int, endless: bool) -> dict[str, Callable[[], Any]]:
         return collect(environment, policy, theta, keys, EPISODES, HORIZON)
 
     programs: dict[str, Callable] = {"ours": jax.jit(ours), "rollout": jax.jit(episodes)}
-    if kernels_run():
-        with trace_for("gpu"):
-            programs["without_kernels"] = jax.jit(lambda *args: ours(*args)).lower(theta, keys).compile()
     timed = {name: functools.partial(program, theta, keys) for name, program in programs.items()}
     if on_cpu() and len(jax.devices()) > 1:
         timed["all_cores"] = on_all_cores(ours, theta, keys)

@@ -2,7 +2,7 @@
 
 | module | what is fast | plain version |
 | --- | --- | --- |
-| `episode_loop` | episodes in chunks of time until the last ends; one GPU kernel per chunk | scan over all steps |
+| `episode_loop` | episodes in chunks of time until the last ends | scan over all steps |
 | `episode_sums`, `living_strips` | sums over the steps that were taken | sum over all steps |
 | `batching` | axes that `vmap` adds are folded, groups of agents, one branch per shared coin | `vmap`, `lax.cond` |
 | `lane_steps` | simulations in which only the lanes that need work cost time | `vmap` |

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxbyz.accelerate.kernels import scan_in_kernel
-from jaxbyz.accelerate.platform import kernels_run, plain
+from jaxbyz.accelerate.platform import plain
 
 
 class Simulation(NamedTuple):
@@ -89,34 +88,14 @@ def run_to_horizon(simulation: Simulation, agents: Any, lanes: Any) -> LoopState
     return LoopState(-(-steps_alive // C), lanes, record)
 
 
-def scan_steps(step: Callable, agents: Any, lanes: Any, drawn: Any, first: Int[Array, ""]) -> tuple[Any, Any]:
-    """Advance the lanes of A agents by C steps; on a GPU in one kernel, if the step can be traced for it.
-
-    Args:
-        step: as in `Simulation`.
-        agents: leaves `[A, …]`.
-        lanes: leaves `[A, …, M]`.
-        drawn: the random numbers of the C steps, leaves `[C, A, …, M]`.
-        first: the number of the first step.
-
-    Returns:
-        The lanes afterwards, and the record with leaves `[C, A, …, M]`.
-    """
-    if kernels_run():
-        result = scan_in_kernel(step, agents, lanes, drawn, first)
-        if result is not None:
-            return result
-    C = jax.tree.leaves(drawn)[0].shape[0]
-    times = first + jnp.arange(C, dtype=jnp.int32)
-
-    def one_agent(agent: Any, lanes: Any, drawn: Any) -> tuple[Any, Any]:
-        return jax.lax.scan(lambda lanes, x: step(agent, lanes, *x), lanes, (drawn, times))
-
-    return jax.vmap(one_agent, in_axes=(0, 0, 1), out_axes=(0, 1))(agents, lanes, drawn)
-
-
 def _run_chunk(simulation: Simulation, agents: Any, lanes: Any, chunk: Int[Array, ""]) -> tuple[Any, Any]:
     """Run one chunk; the leaves of its record are `[A, …, C, M]`."""
+    C = simulation.chunk_size
+    times = chunk * C + jnp.arange(C, dtype=jnp.int32)
     drawn = jax.vmap(simulation.draw, in_axes=(0, None), out_axes=1)(agents, chunk)
-    lanes, record = scan_steps(simulation.step, agents, lanes, drawn, chunk * simulation.chunk_size)
+
+    def one_agent(agent: Any, lanes: Any, drawn: Any) -> tuple[Any, Any]:
+        return jax.lax.scan(lambda lanes, x: simulation.step(agent, lanes, *x), lanes, (drawn, times))
+
+    lanes, record = jax.vmap(one_agent, in_axes=(0, 0, 1), out_axes=(0, 1))(agents, lanes, drawn)
     return lanes, jax.tree.map(lambda x: jnp.moveaxis(x, 0, -2), record)

@@ -7,10 +7,9 @@ taken.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,8 +19,7 @@ from jax import lax
 from jaxtyping import Array, Bool
 
 from jaxbyz.accelerate.batching import fold_mapped_axis
-from jaxbyz.accelerate.kernels import one_kernel
-from jaxbyz.accelerate.kernels.primitives import KERNEL_TYPES
+from jaxbyz.accelerate.kernels import KERNEL_TYPES, one_kernel
 from jaxbyz.accelerate.no_inline import not_inlined
 from jaxbyz.accelerate.platform import kernels_run, on_cpu
 
@@ -29,6 +27,7 @@ from jaxbyz.accelerate.platform import kernels_run, on_cpu
 # `vmap` over episodes and agents traces a step for one lane and for the episodes of one agent, before all lanes.
 LANES_PER_BLOCK = 32
 
+# Whether what is traced now becomes a part of a kernel.
 _in_kernel: ContextVar[bool] = ContextVar("_in_kernel", default=False)
 
 
@@ -49,7 +48,11 @@ def all_lanes_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     def lanes_first(*arguments: Any) -> Any:
         with jax.numpy_rank_promotion("allow"):  # values per lane `[L]` are combined with arrays `[…, L]`
             if kernels_run() and all(leaf.dtype in KERNEL_TYPES for leaf in jax.tree.leaves(arguments)):
-                return one_kernel(_traced_in_kernel(function), *arguments)
+                token = _in_kernel.set(True)
+                try:
+                    return one_kernel(function, *arguments)
+                finally:
+                    _in_kernel.reset(token)
             result = function(*jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), arguments))
             return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), result)
 
@@ -185,22 +188,3 @@ def _packing(function: Callable[..., Any], shapes: _Shapes) -> Callable[[tuple[A
         return _pack(function(*_unpack(tables, shapes)))
 
     return not_inlined(packed)
-
-
-def _traced_in_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `compute_if_needed` know that it is traced as a part of a kernel."""
-
-    def traced(*arguments: Any) -> Any:
-        with _inside_kernel():
-            return function(*arguments)
-
-    return traced
-
-
-@contextlib.contextmanager
-def _inside_kernel() -> Iterator[None]:
-    token = _in_kernel.set(True)
-    try:
-        yield
-    finally:
-        _in_kernel.reset(token)

@@ -4,8 +4,7 @@ On a CPU, XLA fuses a value into each of its consumers and computes it again in 
 element-wise formulas, such as a physics solver, that multiplies both run time and compile time. The results of a
 function that is not inlined are stored instead.
 
-This relies on `jax.experimental.xla_metadata`, an internal of JAX that sets the attribute `inlineable` of calls. Where
-a version of JAX lacks it, everything still works and is compiled as one piece.
+This relies on `jax.experimental.xla_metadata`, an internal of JAX that sets the attribute `inlineable` of calls.
 """
 
 import functools
@@ -14,13 +13,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import xla_metadata
 
 from jaxbyz.accelerate.platform import on_cpu
-
-try:
-    from jax.experimental import xla_metadata
-except ImportError:
-    xla_metadata = None  # type: ignore[assignment]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +41,7 @@ def one_compiled_function(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if xla_metadata is None or not on_cpu():
+        if not on_cpu():
             return function(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         like = [jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
@@ -89,7 +84,7 @@ def _called(function: Callable[P, R], static_argnames: tuple[str, ...], attribut
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if xla_metadata is None or not on_cpu():
+        if not on_cpu():
             return function(*args, **kwargs)
         with xla_metadata.set_xla_metadata(**attributes):
             return compiled(*args, **kwargs)

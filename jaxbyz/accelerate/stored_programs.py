@@ -10,6 +10,7 @@ Loading a program runs machine code from the user's own cache folder, exactly as
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -17,9 +18,7 @@ import os
 import pickle
 import platform
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,13 @@ import jax
 import jax.monitoring
 from jax.experimental import serialize_executable
 
-from jaxbyz.accelerate.memory import return_free_memory
+from jaxbyz.accelerate.setup import cache_problem
 
 PACKAGES = ("jax", "jaxlib", "numpy", "flax", "optax", "gymnax")
 MOST_PROGRAMS = 200  # older ones are deleted
-# Options of JAX that say where and when programs are cached, and not what is computed.
-CACHE_OPTIONS = ("compilation_cache", "persistent_cache", "log_compiles", "explain_cache")
 
 _enabled = False
+_cache_hits: list[str] = []  # one entry per program that was read from JAX's own cache
 
 
 def enable(yes: bool = True) -> None:
@@ -46,13 +44,15 @@ def enable(yes: bool = True) -> None:
 def folder() -> Path | None:
     """Return the folder of stored programs, inside the folder of JAX's cache; None if nothing is to be stored."""
     cache = jax.config.values.get("jax_compilation_cache_dir")
-    if not (_enabled and cache and jax.config.values.get("jax_enable_compilation_cache", True)):
+    stores = _enabled and cache and jax.config.values.get("jax_enable_compilation_cache", True)
+    if not stores or jax.process_count() > 1:
         return None
-    return Path(cache) / "jaxbyz-programs" if jax.process_count() == 1 else None
+    path = Path(cache) / "jaxbyz-programs"
+    return path if cache_problem(str(path)) is None else None
 
 
-def stored_jit(make: Callable[[], Any], name: str, description: str | None) -> StoredFunction:
-    """Return the jitted function that `make` builds, with its compiled program kept on disk.
+def stored_jit(make: Callable[[], Any], name: str, description: str | None) -> Callable[..., Any]:
+    """Return the jitted function that `make` builds, with its compiled programs kept on disk.
 
     Args:
         make: builds the jitted function. It is called only if there is no stored program for the arguments.
@@ -60,64 +60,31 @@ def stored_jit(make: Callable[[], Any], name: str, description: str | None) -> S
         description: everything that determines the program besides the shapes of its arguments, the source code of this
             package, and the versions and settings of JAX. None if that is unknown; the program is then not stored.
     """
-    return StoredFunction(functools.cache(make), name, description)
+    made, programs = functools.cache(make), {}
 
-
-class StoredFunction:
-    """A jitted function whose compiled programs are kept on disk (see `stored_jit`)."""
-
-    def __init__(self, made: Callable[[], Any], name: str, description: str | None):
-        self._made, self._name, self._description = made, name, description
-        self._programs: dict[Any, Callable[..., Any] | Future[Callable[..., Any]]] = {}
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Call the function, with the stored program if there is one."""
-        where = self._folder()
+    def call(*arguments: Any) -> Any:
+        where = None if description is None else folder()
         if where is None:
-            return self._made()(*arguments)
-        signature = _signature(arguments)
-        if signature not in self._programs:
-            path = self._path(where, signature)
-            self._programs[signature] = _load(path) or _compile(self._made().lower(*arguments), path)
-        program = self._programs[signature]
-        if isinstance(program, Future):
-            program = self._programs[signature] = program.result()
-        return program(*arguments)
+            return made()(*arguments)
+        leaves, structure = jax.tree.flatten(arguments)
+        signature = structure, tuple((leaf.shape, str(leaf.dtype), _places(leaf)) for leaf in leaves)
+        if signature not in programs:
+            text = repr((name, description, str(structure), signature[1], _surroundings()))
+            path = where / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+            programs[signature] = _load(path) or _compile(made().lower(*arguments), path)
+        return programs[signature](*arguments)
 
-    def prepare(self, *arguments: Any) -> bool:
-        """Load the program for arguments of these shapes, or trace it and start to compile it in a thread.
-
-        Several small programs can be compiled while the next one is traced. A later call waits for the program.
-
-        Args:
-            *arguments: arrays, or `jax.ShapeDtypeStruct` with a sharding.
-
-        Returns:
-            Whether it is being compiled.
-        """
-        where = self._folder()
-        if where is None:
-            return False
-        signature = _signature(arguments)
-        if signature not in self._programs:
-            path = self._path(where, signature)
-            self._programs[signature] = _load(path) or _compiler().submit(
-                _compile, self._made().lower(*arguments), path
-            )
-        return isinstance(self._programs[signature], Future)
-
-    def _folder(self) -> Path | None:
-        return None if self._description is None else folder()
-
-    def _path(self, where: Path, signature: tuple[Any, ...]) -> Path:
-        text = repr((self._name, self._description, str(signature[0]), signature[1], _surroundings()))
-        return where / f"{self._name}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return call
 
 
-@functools.cache
-def _compiler() -> ThreadPoolExecutor:
-    """Return the threads that compile what is prepared."""
-    return ThreadPoolExecutor(max_workers=2, thread_name_prefix="jaxbyz-compiler")
+def return_free_memory() -> None:
+    """Give memory that is no longer used back to the system, where the C library is able to (glibc).
+
+    A compiler leaves many small gaps behind, which the C library would keep for the whole training.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def _compile(lowered: Any, path: Path) -> Callable[..., Any]:
@@ -126,16 +93,15 @@ def _compile(lowered: Any, path: Path) -> Callable[..., Any]:
     XLA writes an incomplete file of a program that was itself read from a file, so a program that JAX's cache already
     had is not stored.
     """
-    _count_cache_hits()
-    _cache_hits.count = 0
+    _watch_cache()
+    hits = len(_cache_hits)
     compiled = lowered.compile()
     return_free_memory()
-    if _cache_hits.count:
+    if len(_cache_hits) > hits:
         return compiled
     try:
         devices = {device.id for leaf in jax.tree.leaves(compiled.output_shardings) for device in leaf.device_set}
         data = pickle.dumps((serialize_executable.serialize(compiled), devices))
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
         temporary.write_bytes(data)
         temporary.replace(path)
@@ -146,18 +112,15 @@ def _compile(lowered: Any, path: Path) -> Callable[..., Any]:
     return compiled
 
 
-_cache_hits = threading.local()  # `count`, because several threads compile
-
-
 @functools.cache
-def _count_cache_hits() -> None:
-    """Count from now on how many programs each thread reads from JAX's own cache."""
+def _watch_cache() -> None:
+    """Record from now on which programs are read from JAX's own cache."""
 
-    def count(event: str, **_: Any) -> None:
+    def record(event: str, **_: Any) -> None:
         if event == "/jax/compilation_cache/cache_hits":
-            _cache_hits.count = getattr(_cache_hits, "count", 0) + 1
+            _cache_hits.append(event)
 
-    jax.monitoring.register_event_listener(count)
+    jax.monitoring.register_event_listener(record)
 
 
 def _load(path: Path) -> Callable[..., Any] | None:
@@ -173,12 +136,6 @@ def _load(path: Path) -> Callable[..., Any] | None:
         return None
 
 
-def _signature(arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Describe what a program depends on in its arguments: their structure, shapes, types, and places on devices."""
-    leaves, structure = jax.tree.flatten(arguments)
-    return structure, tuple((leaf.shape, str(leaf.dtype), _places(leaf)) for leaf in leaves)
-
-
 def _places(leaf: Any) -> str | None:
     """Say which part of an array lies on which device, in the same words for all shardings that are equivalent."""
     sharding = getattr(leaf, "sharding", None)
@@ -188,22 +145,17 @@ def _places(leaf: Any) -> str | None:
 @functools.cache
 def _surroundings() -> tuple[Any, ...]:
     """Describe everything else that a compiled program depends on, in this process."""
-    settings = {
-        name: repr(value)
-        for name, value in sorted(jax.config.values.items())
-        if not any(part in name for part in CACHE_OPTIONS)
-    }
+    settings = [(name, repr(value)) for name, value in sorted(jax.config.values.items()) if "cache" not in name]
     devices = jax.devices()
     return (
         _source_digest(),
-        tuple((package, importlib.metadata.version(package)) for package in PACKAGES),
+        [(package, importlib.metadata.version(package)) for package in PACKAGES],
         sys.version,
         os.environ.get("XLA_FLAGS", ""),
-        tuple(settings.items()),
-        tuple(str(device) + device.device_kind for device in devices),
+        [setting for setting in settings if setting[0] != "jax_log_compiles"],
+        [str(device) + device.device_kind for device in devices],
         devices[0].client.platform_version,
-        platform.machine(),
-        _cpu_features(),
+        _instruction_sets(),
     )
 
 
@@ -217,10 +169,11 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
-def _cpu_features() -> str:
+def _instruction_sets() -> str:
     """Return the instruction sets of the processor where the system lists them, because machine code depends on it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        lines = []
+    named = platform.machine() + platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), named)

@@ -140,8 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], as_process: bool) -> int:
     """Parse the arguments and run the command."""
-    from jaxbyz.accelerate.distributed import join_processes
     from jaxbyz.cli.common import print_message
+    from jaxbyz.cli.joining import join_processes
     from jaxbyz.runs.signals import acknowledge_signals
 
     if "--distributed" in arguments:

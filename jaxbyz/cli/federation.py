@@ -111,7 +111,7 @@ def _row(status: dict[str, Any]) -> tuple[str, ...]:
     attack = status.get("attack")
     return (
         str(status["node"]),
-        status["phase"] if attack in (None, "none", "chaos") else f"{status['phase']} ({attack})",
+        status["phase"] if attack in (None, "none") else f"{status['phase']} ({attack})",
         f"{status['iteration']}/{status['iterations']}" if "iteration" in status else "",
         "" if status.get("return") is None else f"{status['return']:.1f}",
         str(status.get("rejoined", "")),

@@ -15,8 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     defaults = NodeSettings()
     add(parser, "folder", "folder of the node, for example DIR/node-03", metavar="DIR")
     add_shared(parser, "--checkpoint-every")
-    attack = "be Byzantine, for experiments: a registered attack, or chaos, which breaks the protocol"
-    add(parser, "--attack", attack, defaults.attack, metavar="NAME")
+    add(parser, "--attack", "be Byzantine, for experiments: a registered attack", defaults.attack, metavar="NAME")
     parser.add_argument(
         "--accomplices", type=node_numbers, default=(), metavar="NODES",
         help="numbers of nodes that play the same attack",

@@ -21,7 +21,6 @@ from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.files import read_json
 from jaxbyz.registry import Registry, import_options
 
-CHAOS = "chaos"  # beside the registered attacks
 FIRST_NODE_SECONDS = 300.0  # how long the first node may take to compile the programs for all
 # Many processes share the cores, so none of them should use several.
 ONE_CORE_FLAGS = "--xla_cpu_multi_thread_eigen=false"
@@ -119,7 +118,7 @@ def node_options(federation: Federation, attacks: dict[int, str], checkpoint_eve
         if attack is not None:
             words = ["--attack", attack]
             partners = [str(i) for i, other in attacks.items() if other == attack and i != index]
-            if partners and attack != CHAOS:
+            if partners:
                 words += ["--accomplices", ",".join(partners)]
         options[index] = words
     return options
@@ -149,7 +148,6 @@ def run_all(
             raise UsageError(f"attack: node {index} must be from 0 to {federation.config.agents - 1}")
     options = node_options(federation, attacks, checkpoint_every)
     processes: dict[int, subprocess.Popen[bytes]] = {}
-    chaotic = {index for index, words in options.items() if CHAOS in words}
     try:
         order = sorted(options, key=lambda index: ("--attack" in options[index], index))
         for index in order:
@@ -157,7 +155,7 @@ def run_all(
             if index == order[0]:
                 _wait_until_ready(folder, index, processes[index], stop)
         log(f"{len(processes)} nodes started; `jaxbyz federation status {folder}` shows where they are")
-        return _wait_for_end({i: p for i, p in processes.items() if i not in chaotic}, folder, stop, log)
+        return _wait_for_end(processes, folder, stop, log)
     finally:
         end_processes(list(processes.values()))
 

@@ -9,12 +9,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz import training
 from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
-from jaxbyz.accelerate.stored_programs import StoredFunction, stored_jit
+from jaxbyz.accelerate.stored_programs import stored_jit
 from jaxbyz.algorithms import Algorithm
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import Config
@@ -50,7 +49,6 @@ def make_plan(config: Config) -> Plan:
     `training.most_iterations`).
     """
     check_memory(config)
-    _output_program().prepare(_keys(config.seeds), np.int32(0))  # compiled while the algorithm is built
     algorithm, trajectories = cached_algorithm(config), config.trajectories
     most = training.most_iterations(algorithm, trajectories)
     draw = _drawing_program(algorithm, most, config.coin == "shared")
@@ -80,12 +78,6 @@ def _drawing_program(algorithm: Algorithm, most: int, shared: bool) -> Callable[
 
 
 @cache
-def _output_program() -> StoredFunction:
+def _output_program() -> Callable[[PRNGKeyArray, np.int32], Array]:
     """Return the program from keys for common random numbers and T to T̂ of every seed."""
     return stored_jit(lambda: fast_compiling_jit(jax.vmap(training.sampled_iteration, (0, None))), "output", "")
-
-
-def _keys(seeds: int) -> jax.ShapeDtypeStruct:
-    """Return the shape and place of an array of keys."""
-    dtype = jax.eval_shape(jax.random.key, 0).dtype
-    return jax.ShapeDtypeStruct((seeds,), dtype, sharding=SingleDeviceSharding(jax.devices()[0]))

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxbyz.accelerate.batching import repeat_last
 from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
-from jaxbyz.accelerate.stored_programs import StoredFunction, stored_jit
+from jaxbyz.accelerate.stored_programs import stored_jit
 from jaxbyz.algorithms import Algorithm, Metrics, State
 from jaxbyz.protocol.placement import Places
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh
@@ -68,17 +68,6 @@ class Layout(NamedTuple):
         An axis is spread over the mesh if its length allows it; otherwise every device holds a copy.
         """
         return self.map(self._sharded, _shapes_at_start(self.algorithm, self.seeds))
-
-    @property
-    def padded_shapes(self) -> Run:
-        """The shapes and shardings of a `Run` that fills all places."""
-
-        def leaf(spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
-            one_device = SingleDeviceSharding(jax.devices()[0])
-            sharding = one_device if self.mesh is None else NamedSharding(self.mesh, spec)
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-        return self.map(leaf, jax.eval_shape(self.pad, self.shapes))
 
     def _sharded(self, spec: PartitionSpec, leaf: Any) -> jax.ShapeDtypeStruct:
         if self.mesh is None:
@@ -135,10 +124,10 @@ class Programs(NamedTuple):
         pad: runs of their own shape -> padded runs.
     """
 
-    start: StoredFunction
-    advance: StoredFunction
-    trim: StoredFunction
-    pad: StoredFunction
+    start: Callable[..., Run]
+    advance: Callable[..., tuple[Run, Metrics]]
+    trim: Callable[[Run], Run]
+    pad: Callable[[Run], Run]
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""Several processes that train one run together; `accelerate.distributed.join_processes` connects them."""
+"""Several processes that train one run together; `cli.joining.join_processes` connects them."""
 
 from __future__ import annotations
 

@@ -72,11 +72,6 @@ def segments(
         part[..., :n] = coins[..., first : first + n]
         return part[index] if own_coins else part
 
-    if runs is None and compiled.start.prepare(key_data):
-        # Nothing is stored yet. The small programs are compiled while the large one is traced.
-        shapes = layout.padded_shapes
-        compiled.trim.prepare(shapes)
-        compiled.advance.prepare(shapes, coins_of(0, 0), outputs, np.int32(0))
     padded = compiled.start(key_data) if runs is None else compiled.pad(runs)
 
     while done < T:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxbyz.accelerate import stored_programs
-from jaxbyz.accelerate.memory import return_free_memory
-from jaxbyz.accelerate.stored_programs import stored_jit
-from jaxbyz.configuration.building import build
-from jaxbyz.configuration.resolving import resolve
-from jaxbyz.training.devices import Shape
-from jaxbyz.training.layout import make_layout, programs
+from jaxbyz.accelerate.stored_programs import return_free_memory, stored_jit
 
 
 class Pair(NamedTuple):
@@ -108,39 +104,21 @@ def test_a_damaged_file_is_replaced(store):
         assert len(compiled) == compilations
 
 
-def test_a_prepared_program_is_compiled_in_a_thread_and_stored(store):
-    """A program that was prepared is traced once, and shapes find the same file as arrays."""
+def test_a_folder_that_others_can_write_to_is_not_used(store):
+    """Programs that are loaded are run, so nobody else may be able to put one there."""
+    counted()[0](pair())
+    assert stat.S_IMODE(store.stat().st_mode) == 0o700
+    store.chmod(0o770)
     program, compiled = counted()
-    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), pair())
-    assert program.prepare(shapes)
-    result = program(pair())
-    assert compiled == ["step"] and len(list(store.iterdir())) == 1
-    again, compiled_again = counted()
-    assert not again.prepare(shapes)
-    np.testing.assert_array_equal(again(pair()).values, result.values)
-    assert compiled_again == []
-
-
-@pytest.mark.parametrize("shape", [Shape(1, 1), Shape(1, 2), Shape(2, 1)])
-def test_shapes_from_which_training_is_prepared_are_those_of_its_start(store, shape):
-    """Otherwise the largest program would be compiled twice."""
-    algorithm = build(resolve(agents=5, byzantine=1, hidden=(3,), p=0.5, seeds=3))
-    layout = make_layout(algorithm, 3, shape)
-    compiled = programs(layout, 20, own_coins=False, description=f"start {shape}")
-    keys = np.asarray(jax.random.key_data(jax.vmap(jax.random.key)(jnp.arange(3))))[layout.seed_at]
-    assert compiled.start.prepare(keys) and compiled.trim.prepare(layout.padded_shapes)
-    compiled.trim(compiled.start(keys))
-    assert len(list(store.iterdir())) == 2
+    program(pair())
+    assert compiled == ["step"]
 
 
 def test_nothing_is_stored_unless_asked(store, monkeypatch):
     counted(description=None)[0](pair())
     monkeypatch.setenv("JAXBYZ_STORE_PROGRAMS", "0")
     stored_programs.enable()
-    program, _ = counted()
-    assert not program.prepare(pair())
-    program(pair())
+    counted()[0](pair())
     assert not store.exists()
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from helpers import ROOT, finish, spawn
 
-from jaxbyz.accelerate import distributed
-from jaxbyz.accelerate.peers import LEFT, Peers
 from jaxbyz.accelerate.setup import REPEATABLE, cache_problem, set_flags
 from jaxbyz.algorithms import Metrics
+from jaxbyz.cli.joining import join_processes
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.reproduction.subprocesses import run_in_processes
@@ -102,53 +99,21 @@ def test_a_long_run_costs_the_same_in_every_segment(monkeypatch):
     np.testing.assert_array_equal(history.metrics()["trajectories"][0], 2 * np.arange(1, 10_001))
 
 
-@pytest.mark.parametrize("address", ["nonsense", "host:99999", "host:", ":80"])
-def test_wrong_addresses_of_the_first_process_are_refused(address):
-    with pytest.raises(UsageError, match=r"JAX_COORDINATOR_ADDRESS=.* must be written host:port"):
-        distributed._check_coordinator(address)
+@pytest.mark.parametrize(("address", "reason"), [("nonsense", "invalid literal"), ("host:99999", "port must be")])
+def test_wrong_addresses_of_the_first_process_are_refused(address, reason, monkeypatch):
+    for name, value in (("COORDINATOR_ADDRESS", address), ("NUM_PROCESSES", "2"), ("PROCESS_ID", "0")):
+        monkeypatch.setenv(f"JAX_{name}", value)
+    with pytest.raises(UsageError, match=f"cannot join the other processes: .*{reason}"):
+        join_processes()
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return free.getsockname()[1]
-
-
-def meet(port: int, number: int) -> None:
-    distributed._report("127.0.0.1", port, number, 60)
-
-
-def test_processes_meet_before_jax_starts():
-    port = free_port()
-    with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(distributed._gather, port, 3, 60), pool.submit(meet, port, 2)]
-        time.sleep(0.5)
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
-            stranger.sendall(b"GET / HTTP/1.0")
-        waiting.append(pool.submit(meet, port, 1))
-        assert [future.result(120) for future in waiting] == [None] * 3
-
-
-def test_processes_that_do_not_come_are_named():
-    with pytest.raises(UsageError, match="process 1 does not come"):
-        distributed._gather(free_port(), 3, 0.3)
-    with pytest.raises(UsageError, match=r"the first one, 127.0.0.1:\d+, does not answer \(Connection refused\)"):
-        distributed._report("127.0.0.1", free_port(), 1, 0.3)
-    with pytest.raises(UsageError, match=r"no\.such\.host\.invalid:\d+, does not answer"):
-        distributed._report("no.such.host.invalid", 80, 1, 0.3)
+def test_a_port_that_is_in_use_is_reported_in_one_line():
+    """JAX itself ends in a segmentation fault."""
     with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=r"cannot be used .*Address already in use"):
-            distributed._gather(port, 2, 0.3)
-        with pytest.raises(UsageError, match="does not answer"):  # somebody else listens there
-            distributed._report("127.0.0.1", port, 1, 0.3)
-
-
-def test_a_process_that_waits_in_vain_ends_with_one_line():
-    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
-    process = spawn("-m", "jaxbyz", "train", "--distributed", "--quiet", JAXBYZ_START_SECONDS="1", **address)
-    output = finish(process, 2)
-    assert len(output.splitlines()) == 1 and "process 1 does not come" in output, output
+        address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{taken.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
+        process = spawn("-m", "jaxbyz", "train", "--distributed", "--quiet", JAX_PROCESS_ID="0", **address)
+        output = finish(process, 2)
+    assert len(output.splitlines()) == 1 and "Address already in use" in output, output
 
 
 def test_deterministic_flags_are_set_on_request(monkeypatch):
@@ -158,54 +123,3 @@ def test_deterministic_flags_are_set_on_request(monkeypatch):
     monkeypatch.setenv("JAXBYZ_DETERMINISTIC", "1")
     set_flags()
     assert set(REPEATABLE) <= set(os.environ["XLA_FLAGS"].split())
-
-
-class Store:
-    """The coordinator's table, without a coordinator."""
-
-    def __init__(self):
-        self.values: dict[str, str] = {}
-
-    def key_value_set(self, key: str, value: str, allow_overwrite: bool) -> None:
-        self.values[key] = value
-
-    def key_value_try_get(self, key: str) -> str:
-        return self.values[key]
-
-
-def test_silent_processes_count_as_lost(monkeypatch):
-    """A sign of life that changes keeps a process alive; one that leaves is no longer watched."""
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    store, peers, others = Store(), Peers(0, 3), [Peers(1, 3), Peers(2, 3)]
-    for second in range(40):
-        now[0] = float(second)
-        peers.exchange(store, str(second))
-        others[0].exchange(store, str(second))
-        if second < 10:
-            others[1].exchange(store, str(second))
-        assert peers.lost() == ("process 2" if second > 35 else None)
-    peers.delay(20.0)
-    assert peers.lost() is None
-    others[1].exchange(store, LEFT)
-    now[0] = 60.0
-    others[0].exchange(store, "60")
-    peers.exchange(store, "60")
-    assert peers.lost() is None and set(peers.heard) == {1}
-    now[0] = 90.0
-    assert peers.lost() == "the first process"  # which does not answer at all
-
-
-@pytest.mark.slow
-def test_a_frozen_process_ends_the_others_with_one_line():
-    code = "from jaxbyz.accelerate.distributed import join_processes as j; j(); print('joined', flush=True)\n"
-    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
-    processes = [
-        spawn("-c", code + "import time; time.sleep(300)", JAX_PROCESS_ID=str(number), **address) for number in (0, 1)
-    ]
-    assert all(process.stdout.readline() == "joined\n" for process in processes)
-    processes[1].send_signal(signal.SIGSTOP)
-    started = time.monotonic()
-    output = finish(processes[0], 1)
-    assert output.startswith("jaxbyz: lost another process") and len(output.splitlines()) == 1
-    assert time.monotonic() - started < 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 
 import jax
@@ -12,13 +11,12 @@ import optax
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.algorithms.agents import run_key
 from jaxbyz.cli import main
 from jaxbyz.environments import adapt, agent_params, environments, heterogeneous
 from jaxbyz.sampling import tabular_mdp as tabular
 from jaxbyz.sampling.estimators import Estimator, estimate
-from jaxbyz.sampling.rollout import Episodes, collect
+from jaxbyz.sampling.rollout import collect
 
 ENV, POLICY, KEY = tabular.environment(), tabular.policy(), jax.random.key(0)
 OFFLINE = {"MNISTBandit-bsuite"}  # downloads its data
@@ -73,19 +71,11 @@ def cartpole_episodes(environment, own=None):
     return collect(environment, policy, jax.vmap(policy.init)(keys), keys, 4, 40, own=own)
 
 
-@functools.cache
-def episodes_with_own_values(platform: str):
-    """Episodes of agents with `OWN_VALUES`, and whether a kernel computed them."""
-    environment = heterogeneous(CARTPOLE, 3, values=OWN_VALUES)
-    with trace_for(platform):
-        run = jax.jit(lambda key: cartpole_episodes(environment, agent_params(environment, key, 3)))
-        traced = run.trace(KEY)
-        return jax.device_get(traced.lower().compile()(KEY)), "pallas_call" in str(traced.jaxpr)
-
-
 def test_every_agent_has_its_own_parameters_and_those_that_follow_from_them():
     """The episodes of agent i are those of an environment that has the same parameters for everyone."""
-    together, _ = episodes_with_own_values("cpu")
+    environment = heterogeneous(CARTPOLE, 3, values=OWN_VALUES)
+    run_together = jax.jit(lambda key: cartpole_episodes(environment, agent_params(environment, key, 3)))
+    together = jax.device_get(run_together(KEY))
     run_alone = jax.jit(lambda params: cartpole_episodes(adapt(CARTPOLE.raw, params)))
     for i in range(3):
         own = {field: column[i] for field, column in OWN_VALUES.items()}
@@ -97,14 +87,6 @@ def test_every_agent_has_its_own_parameters_and_those_that_follow_from_them():
         np.testing.assert_allclose(together.rewards[:, i], expected.rewards[:, i])
         np.testing.assert_allclose(together.observations[:, i], expected.observations[:, i], atol=1e-5)
     assert len(set(together.rewards.sum(axis=(0, 2, 3)).tolist())) > 1
-
-
-def test_a_kernel_gives_every_agent_its_own_parameters():
-    """The episodes are those of the program for a CPU, which the test above compares with single environments."""
-    (expected, kernel_on_a_cpu), (got, kernel) = (episodes_with_own_values(name) for name in ("cpu", "kernels"))
-    assert kernel and not kernel_on_a_cpu
-    for field in Episodes._fields:
-        np.testing.assert_allclose(getattr(got, field), getattr(expected, field), atol=1e-5, err_msg=field)
 
 
 def test_estimates_are_those_of_the_own_mdp():

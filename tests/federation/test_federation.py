@@ -15,13 +15,13 @@ import pytest
 
 pytest.importorskip("zmq")
 
+from federation_chaos import Chaos
 from federation_helpers import PATIENT, Threads, simulated, small_config
 
 import jaxbyz as jb
 from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import inbox, keys, launcher, process
-from jaxbyz.federation.chaos import Chaos
 from jaxbyz.federation.inbox import Stopped
 from jaxbyz.federation.meeting import common_iteration
 from jaxbyz.federation.programs import build_programs

@@ -46,7 +46,7 @@ def test_status_of_a_federation_that_has_not_started(created, capsys):
         (["federation", "create", "{fed}-2", "--agents", "2", "--hosts", "a"], "hosts: 1 given for agents=2"),
         (["federation", "create", "{fed}-2", "--algorithm", "byzpg"], "algorithm=byzpg"),
         (["federation", "run", "{fed}", "--attack", "noise"], "must be NODE=NAME"),
-        (["federation", "run", "{fed}", "--attack", "9=chaos"], "node 9 must be from 0 to 3"),
+        (["federation", "run", "{fed}", "--attack", "9=large-noise"], "node 9 must be from 0 to 3"),
         (["federation", "status", "{fed}/node-00/nothing"], "no federation here"),
         (["node", "{fed}"], "not the folder of a node"),
         (["node", "{fed}/node-00", "--accomplices", "x"], "accomplices='x'"),
@@ -66,7 +66,7 @@ def test_byzantine_nodes_of_the_configuration_are_the_last_ones(created):
     options = launcher.node_options(federation._replace(config=config), {}, 10)
     assert options[0] == ["--checkpoint-every", "10"]
     assert options[3] == ["--attack", "alie", "--accomplices", "2"]
-    assert launcher.node_options(federation, {1: "chaos"}, None)[1] == ["--attack", "chaos"]
+    assert launcher.node_options(federation, {1: "alie"}, None)[1] == ["--attack", "alie"]
 
 
 @pytest.mark.slow

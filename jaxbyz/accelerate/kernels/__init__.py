@@ -3,6 +3,6 @@
 A kernel is written with Pallas and compiled by Triton; on other devices Pallas interprets it, for tests.
 """
 
-from jaxbyz.accelerate.kernels.row_kernels import one_kernel, scan_in_kernel
+from jaxbyz.accelerate.kernels.row_kernels import KERNEL_TYPES, one_kernel
 
-__all__ = ["one_kernel", "scan_in_kernel"]
+__all__ = ["KERNEL_TYPES", "one_kernel"]

@@ -23,22 +23,11 @@ from jax import lax
 from jax.extend import core
 
 from jaxbyz.accelerate.jaxprs import CALLS, needed_equations
-from jaxbyz.accelerate.kernels.primitives import ARITHMETIC, KERNEL_TYPES, REWRITTEN
 
 # Functions are traced with this many lanes. The lane axis is recognised by this length, which no other axis has.
 TRACED_LANES = 1_000_003
 
-Table = np.ndarray  # of objects; an entry may also be a function that reads the number from memory when it is needed
-
-
-def one_agent(tree: Any) -> Any:
-    """Return the shapes of arrays `[A, …]` without the agent axis."""
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), tree)
-
-
-def with_traced_lanes(tree: Any, leading: int) -> Any:
-    """Return the shapes of arrays `[…, M]` without `leading` axes and with `TRACED_LANES` lanes."""
-    return jax.tree.map(lambda a: jax.ShapeDtypeStruct((*a.shape[leading:-1], TRACED_LANES), a.dtype), tree)
+Table = np.ndarray  # of objects
 
 
 def table_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -65,75 +54,17 @@ def make_table(shape: Sequence[int], entries: Sequence[Any]) -> Table:
 
 
 def make_tables(shapes: Sequence[Any], entries: Sequence[Any]) -> list[Table]:
-    """Build tables from a flat list of float entries (or functions that read them), cast to each shape's type."""
+    """Build tables from a flat list of float entries, cast to each shape's type."""
     remaining = iter(entries)
-
-    def typed(entry: Any, dtype: Any) -> Any:
-        return (lambda: cast(entry(), dtype)) if callable(entry) else cast(entry, dtype)
-
     return [
-        make_table(shape.shape, [typed(next(remaining), shape.dtype) for _ in range(count_entries([shape]))])
+        make_table(shape.shape, [cast(next(remaining), shape.dtype) for _ in range(count_entries([shape]))])
         for shape in shapes
     ]
 
 
-def entry_value(entry: Any) -> Any:
-    """Return the value of an entry, and read it from memory if necessary."""
-    return entry() if callable(entry) else entry
-
-
 def entries_of(tables: Sequence[Table]) -> list:
-    """Return the values of all entries of some tables: the inverse of `make_tables`."""
-    return [entry_value(entry) for table in tables for entry in table.ravel()]
-
-
-def can_interpret(traced: core.ClosedJaxpr) -> bool:
-    """Whether `RowInterpreter` computes the same as XLA, lane by lane."""
-    if any(isinstance(const, jax.core.Tracer) or TRACED_LANES in np.shape(const) for const in traced.consts):
-        return False
-    return all(_can_interpret_equation(equation) for equation in needed_equations(traced.jaxpr))
-
-
-def _can_interpret_equation(equation: Any) -> bool:
-    name, parameters = equation.primitive.name, equation.params
-    if name in CALLS:
-        return can_interpret(parameters[CALLS[name]])
-    inputs, outputs = ([atom.aval for atom in atoms] for atoms in (equation.invars, equation.outvars))
-    if any(value.dtype not in KERNEL_TYPES for value in (*inputs, *outputs)) or _mixes_lanes(inputs, outputs):
-        return False
-    match name:
-        case "iota":
-            return TRACED_LANES not in parameters["shape"]
-        case "reshape":
-            return _size_before_lanes(inputs[0].shape) == _size_before_lanes(outputs[0].shape)
-        case "max" | "min" | "reduce_max" | "reduce_min":
-            return outputs[0].dtype != jnp.bool_
-        case "round":  # Triton has none, and its replacement rounds halves differently
-            return False
-        case "select_n":  # Triton selects by booleans only
-            return inputs[0].dtype == jnp.bool_
-        case "dot_general":
-            return _is_matrix_product(parameters, inputs)
-    return name == "unstack" or any(name in known for known in (ARITHMETIC, REWRITTEN, _REDUCTIONS, _REARRANGEMENTS))
-
-
-def _mixes_lanes(inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
-    """Whether an equation merges the lane axis with another one, reduces over it, or takes single lanes from it."""
-    shapes = [value.shape for value in (*inputs, *outputs)]
-    if any(shape.count(TRACED_LANES) > 1 or any(size > TRACED_LANES for size in shape) for shape in shapes):
-        return True
-    has_lanes = [TRACED_LANES in value.shape for value in inputs]
-    return any(has_lanes) and not all(TRACED_LANES in value.shape for value in outputs)
-
-
-def _size_before_lanes(shape: Sequence[int]) -> int:
-    """Return the product of the axes before the lane axis. A reshape that preserves it does not mix lanes."""
-    return math.prod(shape[: shape.index(TRACED_LANES)]) if TRACED_LANES in shape else -1
-
-
-def _is_matrix_product(parameters: dict, inputs: Sequence[Any]) -> bool:
-    contracted, batch = parameters["dimension_numbers"]
-    return not any(batch) and all(len(axes) == 1 for axes in contracted) and all(len(a.shape) == 2 for a in inputs)
+    """Return all entries of some tables: the inverse of `make_tables`."""
+    return [entry for table in tables for entry in table.ravel()]
 
 
 class RowInterpreter:
@@ -173,8 +104,8 @@ class RowInterpreter:
             return [_matrix_product(parameters["dimension_numbers"][0], *inputs)]
         if name in _REARRANGEMENTS:
             return [self._with_rows(_REARRANGEMENTS[name](parameters, inputs, table_shape(shape)), shape)]
-        if name in REWRITTEN:
-            return [self._element_wise(REWRITTEN[name], inputs, shape)]
+        if name == "round":  # Triton has none; this differs from `jnp.round` at halves
+            return [self._element_wise(lambda x: jnp.floor(x + 0.5), inputs, shape)]
         if name == "select_n" and TRACED_LANES not in shape:
             # Triton mistakes constants for booleans here, so select in a row of equal numbers.
             return [self._element_wise(lambda *v: jnp.max(lax.select_n(*map(self._row, v))), inputs, shape)]
@@ -184,7 +115,7 @@ class RowInterpreter:
         """Apply a formula to corresponding entries."""
         target = table_shape(shape)
         tables = [self._with_rows(np.broadcast_to(table, target), shape).ravel() for table in inputs]
-        return make_table(shape, [_apply(formula, *map(entry_value, entries)) for entries in zip(*tables, strict=True)])
+        return make_table(shape, [_apply(formula, *entries) for entries in zip(*tables, strict=True)])
 
     def _with_rows(self, table: Table, shape: Sequence[int]) -> Table:
         """Replace numbers that all lanes share by rows, if the array has a lane axis."""
@@ -194,7 +125,7 @@ class RowInterpreter:
         return make_table(shape, [rows[id(entry)] for entry in table.ravel()])
 
     def _row(self, entry: Any) -> jax.Array:
-        value = jnp.asarray(entry_value(entry))
+        value = jnp.asarray(entry)
         return value if value.shape else jnp.full((self.block,), value)
 
     def _while(self, parameters: dict, inputs: list[Table]) -> list[Table]:
@@ -263,7 +194,7 @@ def _reduce(name: str, table: Table, axes: tuple[int, ...], shape: tuple[int, ..
     of_two_entries, of_a_row = _REDUCTIONS[name]
     kept = [axis for axis in range(table.ndim) if axis not in axes]
     groups = table.transpose(*kept, *axes).reshape(math.prod(table.shape[axis] for axis in kept), -1)
-    entries = [functools.reduce(of_two_entries, map(entry_value, group)) for group in groups]
+    entries = [functools.reduce(of_two_entries, group) for group in groups]
     if any(shape[axis] == TRACED_LANES for axis in axes):
         entries = [of_a_row(entry) for entry in entries]
     return make_table([table.shape[axis] for axis in kept], entries)
@@ -272,9 +203,7 @@ def _reduce(name: str, table: Table, axes: tuple[int, ...], shape: tuple[int, ..
 def _matrix_product(contracted: Any, left: Table, right: Table) -> Table:
     a, b = (np.moveaxis(table, axes[0], 1) for table, axes in zip((left, right), contracted, strict=True))
     entries = [
-        functools.reduce(operator.add, [entry_value(x) * entry_value(y) for x, y in zip(row, column, strict=True)])
-        for row in a
-        for column in b
+        functools.reduce(operator.add, [x * y for x, y in zip(row, column, strict=True)]) for row in a for column in b
     ]
     return make_table([len(a), len(b)], entries)
 

@@ -1,5 +1,7 @@
 """A listed node that breaks every rule of the protocol, to show that the others do not care.
 
+`python federation_chaos.py FOLDER` plays the node of a folder.
+
 It has a valid key, so its connections are accepted. It sends garbage, truncated frames, wrong lengths, frames larger
 than the limit, replays, frames in other nodes' names, different vectors to different receivers, invented positions and
 states; it is silent for seconds, floods, and opens connections that it never uses.
@@ -10,9 +12,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import random
+import secrets
+import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import zmq
@@ -32,8 +38,11 @@ from jaxbyz.federation.frames import (
     encode,
     encode_vector,
 )
-from jaxbyz.federation.keys import Federation, Identity
+from jaxbyz.federation.keys import Federation, Identity, read_federation, read_identity
+from jaxbyz.federation.programs import build_programs, format_of
+from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.federation.transport import Transport
+from jaxbyz.files import write_json
 
 PAUSE_SECONDS = 0.02
 LONGEST_SILENCE = 3.0
@@ -62,12 +71,11 @@ class Chaos:
         stop: Callable[[], bool],
         seed: int = 0,
         seconds: float = float("inf"),
-        bind: str | None = None,
     ):
         self.federation, self.form, self.index, self.stop = federation, form, identity.node, stop
         self.random, self.numbers = random.Random(seed), np.random.default_rng(seed)
         self.until = time.monotonic() + seconds
-        self.transport = Transport(federation, identity, form.largest, 1000, self._on_frame, bind=bind)
+        self.transport = Transport(federation, identity, form.largest, 1000, self._on_frame)
         self.position = (0, 0)
         self.finished: set[int] = set()
         self.sent: collections.deque[bytes] = collections.deque(maxlen=REPLAYS_KEPT)
@@ -247,3 +255,19 @@ class Chaos:
         for connection in self.open:
             connection.close()
         self.open.clear()
+
+
+def main(folder: Path) -> None:
+    """Play the node of a folder until the others have finished or SIGTERM comes; its status says what it did."""
+    federation, stopped = read_federation(folder), []
+    identity = read_identity(folder, federation)
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    form = format_of(federation, build_programs(federation.config))
+    status = {"node": identity.node, "attack": "chaos", "phase": "chaos", "time": time.time()}
+    write_json(folder / STATUS_FILE, status)
+    counts = Chaos(federation, identity, form, lambda: bool(stopped), secrets.randbits(32)).run()
+    write_json(folder / STATUS_FILE, {**status, "phase": "finished", "time": time.time(), "played": counts})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
