@@ -21,7 +21,7 @@ from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.configuration.start import with_digest, with_task_of_start
 from jaxbyz.errors import UsageError
-from jaxbyz.runs import checkpoints, final_state, run_folder, run_record
+from jaxbyz.runs import checkpoints, run_folder, run_record
 from jaxbyz.runs.checkpoints import Checkpoint
 from jaxbyz.runs.folder_lock import lock_folder
 from jaxbyz.runs.history import History
@@ -29,8 +29,9 @@ from jaxbyz.runs.partial_results import PartialResults
 from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.runs.progress import make_progress, someone_watches
 from jaxbyz.runs.reporters import Reporter
-from jaxbyz.runs.settings import RunSettings, make_settings
+from jaxbyz.runs.settings import RunSettings, make_settings, stored_settings
 from jaxbyz.runs.signals import StopRequest, catch_stop_request
+from jaxbyz.runs.state_file import to_arrays, write_state
 from jaxbyz.trained.methods import PolicyMethods
 from jaxbyz.training.processes import is_first_process, max_over_processes, on_first_process
 
@@ -142,7 +143,7 @@ def run(
                 _refuse_foreign_files(folder)  # another process may have started a run before the lock
 
             on_first_process(claim)
-            _write_start(folder, config, settings, name, tags)
+            _write_start(config, settings, name, tags)
         return _train(config, plan, settings, reporter)
 
 
@@ -203,9 +204,9 @@ def ensure(
         stage = on_first_process(claim)
         if stage == NO_RUN:
             settings = settings.with_shape(plan)
-            _write_start(folder, config, settings)
+            _write_start(config, settings)
             return _train(config, plan, settings, reporter)
-        if run_folder.load_config(folder) != config:
+        if run_folder.load_config(folder, to_continue=stage == UNFINISHED) != config:
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
         if stage == FINISHED:
             data = run_folder.load_run(folder)
@@ -213,13 +214,8 @@ def ensure(
                 on_first_process(lambda: checkpoints.remove_all(folder))
             say(f"{folder} is finished; there is nothing to resume")
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
-        stored = checkpoints.read_options(folder)
-        settings = make_settings(out, checkpoint_every or stored.get("checkpoint_every"), mesh or stored.get("mesh"))
-        settings = settings.with_earlier_shape(stored, log)
-        expected_at = partial(checkpoints.expected_checkpoint, plan.algorithm, len(plan.keys), settings.shape)
-        start = checkpoints.restore(folder, config, expected_at, log)
-        if start is None:
-            start = final_state.restore(folder, plan.algorithm, len(plan.keys), settings.shape)
+        settings = settings.with_stored(stored_settings(folder), log)
+        start = checkpoints.restore(folder, config, plan.algorithm, settings.shape, log)
         done = 0 if start is None else start.done
         on_first_process(lambda: checkpoints.discard_after(folder, done))
         on_first_process(lambda: run_folder.write_environment(folder))
@@ -232,17 +228,16 @@ def _refuse_foreign_files(folder: Path) -> None:
     run_folder.refuse_run(folder)
     if checkpoints.has_any(folder):
         raise UsageError(f"out={folder}: the folder holds checkpoints of something else; choose another folder")
-    checkpoints.read_options(folder)
+    stored_settings(folder)
 
 
-def _write_start(
-    folder: Path, config: Config, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()
-) -> None:
+def _write_start(config: Config, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()) -> None:
     """Write what a run folder holds from the start."""
+    folder = settings.folder
+    assert folder is not None
 
     def write() -> None:
-        if settings.options():
-            checkpoints.write_options(folder, settings.options())
+        settings.store()
         run_folder.write_start(folder, config)
         run_record.write_start(folder, name, tags)
 
@@ -253,20 +248,16 @@ def _train(
     config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None, start: Checkpoint | None = None
 ) -> Experiment:
     """Train all segments from a checkpoint on, report, write checkpoints, and write the results."""
-    history, folder, T = History(config), settings.folder, plan.iterations
+    history, folder, every, T = History(config), settings.folder, settings.checkpoint_every, plan.iterations
     started, partial_results = time.monotonic(), PartialResults(folder if is_first_process() else None)
-    if start is not None and folder is not None:
-        history.policy = checkpoints.read_policy(folder, start.runs.state.parameters.shape)
-        history.add(Metrics(**start.history), start.runs)
-    runs = None if start is None else start.runs
+    runs, done = None, 0
+    if start is not None:
+        runs, done = start.runs, start.done
+        history.policy = start.policy
+        history.add(Metrics(**start.history), runs)
+    description = describe_algorithm(config, T)
     segments = training.segments(
-        *plan,
-        length=SEGMENT,
-        every=settings.checkpoint_every,
-        runs=runs,
-        done=0 if start is None else start.done,
-        shape=settings.shape,
-        description=describe_algorithm(config, T),
+        *plan, length=SEGMENT, every=every, runs=runs, done=done, shape=settings.shape, description=description
     )
     with contextlib.ExitStack() as stack:
         stop_request = StopRequest() if folder is None else stack.enter_context(catch_stop_request())
@@ -282,30 +273,24 @@ def _train(
             if folder is None or segment.done == T:
                 continue
             stop_signal = max_over_processes(stop_request.signal)
-            if stop_signal or (settings.checkpoint_every and segment.done % settings.checkpoint_every == 0):
-                _save_checkpoint(folder, config, history, segment)
+            if stop_signal or (every and segment.done % every == 0):
+                lost = {} if history.finite.all() else history.policy
+                checkpoint = Checkpoint(segment.done, runs, history.merge()._asdict(), lost)
+                checkpoints.save(folder, config, checkpoint)
             partial_results.update(history, now=bool(stop_signal))
             if stop_signal:
                 on_first_process(partial(run_record.add_seconds, folder, time.monotonic() - started, False))
                 raise Interrupted(folder, segment.done, stop_signal)
     metrics, policy = history.metrics(), history.policy
     if folder is not None:
-        state = {} if runs is None else final_state.to_arrays(runs)
+        state = to_arrays(runs)
 
         def finish() -> None:
-            final_state.write(folder, state)
+            write_state(folder / run_folder.STATE, state, checkpoints.owner(config))
             run_folder.write_results(folder, metrics, policy)
-            (folder / final_state.HISTORY).unlink(missing_ok=True)
             partial_results.remove()
             run_record.add_seconds(folder, time.monotonic() - started, True)
             checkpoints.remove_all(folder)
 
         on_first_process(finish)
     return Experiment(config, metrics, policy, bool(history.finite.all()))
-
-
-def _save_checkpoint(folder: Path, config: Config, history: History, segment: training.TrainedSegment) -> None:
-    """Write a checkpoint, and the policies of seeds that became non-finite."""
-    if not history.finite.all():
-        on_first_process(partial(checkpoints.write_policy, folder, history.policy))
-    checkpoints.save(folder, config, Checkpoint(segment.done, segment.runs, history.merge()._asdict()))

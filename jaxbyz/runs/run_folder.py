@@ -30,10 +30,11 @@ from jaxbyz.runs import run_record
 from jaxbyz.runs.partial_results import PROGRESS, read_partial
 from jaxbyz.trained.methods import PolicyMethods
 
-RUN_FORMAT = 1
+RUN_FORMAT = 2
+STATE = "state.npz"  # of a finished run, from which a longer one continues
 EVALUATIONS = "evaluations.npz"
 METRICS = Metrics._fields
-RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz")
+RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", STATE)
 PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
 NAMED_RUNS = 3  # in a message about a folder of runs
 MAX_COUNT = 2**53  # whole numbers up to here are exact as floats
@@ -173,8 +174,14 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def load_config(path: str | Path, *, names: bool = True) -> Config:
-    """Read the configuration of a run folder, finished or not. `names` is passed to `config.check`."""
+def load_config(path: str | Path, *, names: bool = True, to_continue: bool = False) -> Config:
+    """Read the configuration of a run folder, finished or not.
+
+    Args:
+        path: the run folder.
+        names: passed to `config.check`.
+        to_continue: refuse a run of an earlier version as well, whose results can be read but whose state cannot.
+    """
     folder = Path(path)
     if not _exists(folder):
         raise UsageError(f"{path}: no such folder")
@@ -186,8 +193,9 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
     version = values.get("format", RUN_FORMAT)
     if not isinstance(version, int):
         raise UsageError(f"{folder / 'config.json'}: format={version!r}: must be a whole number")
-    if version > RUN_FORMAT:
-        raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {RUN_FORMAT})")
+    if version > RUN_FORMAT or (to_continue and version < RUN_FORMAT):
+        age = "a newer" if version > RUN_FORMAT else "an older"
+        raise UsageError(f"{path}: written by {age} jaxbyz (format {version}, this one reads {RUN_FORMAT})")
     try:
         return from_dict(values, names=names)
     except UsageError as error:

@@ -203,8 +203,7 @@ def test_two_sweeps_at_once_share_the_work(swept, tmp_path):
     """Each member is trained by one of them, and both succeed."""
     sweep, *_ = swept
     members = {name: options for name, options in sweep.members.items() if options["kappa"] == 2}
-    # Threads stand for processes here. Orbax does not write two checkpoints at once in one process, so there are none.
-    sweep, out, ended = sweep._replace(members=members, checkpoint_every=None), tmp_path / "out", {}
+    sweep, out, ended = sweep._replace(members=members), tmp_path / "out", {}  # threads stand for processes here
 
     def work(name):
         ended[name] = run_sweep(sweep, out)
