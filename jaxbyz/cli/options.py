@@ -13,8 +13,8 @@ from jaxbyz.configuration.agent_values import ASSIGNING
 from jaxbyz.configuration.config import FIELDS, OPTION_GROUPS, TYPES, Config
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.configuration.start import with_task_of_start
 from jaxbyz.registry import parse_literal
+from jaxbyz.trained.start_from import with_task_of_start
 
 NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}
 METAVARS = {int: "INT", float: "FLOAT", int | None: "INT", float | None: "FLOAT", tuple[int, ...]: "SIZES"}

@@ -19,7 +19,6 @@ from jaxbyz.configuration.building import describe_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.configuration.start import with_digest, with_task_of_start
 from jaxbyz.errors import UsageError
 from jaxbyz.runs import checkpoints, run_folder, run_record
 from jaxbyz.runs.checkpoints import Checkpoint
@@ -33,6 +32,7 @@ from jaxbyz.runs.settings import RunSettings, make_settings, stored_settings
 from jaxbyz.runs.signals import StopRequest, catch_stop_request
 from jaxbyz.runs.state_file import to_arrays, write_state
 from jaxbyz.trained.methods import PolicyMethods
+from jaxbyz.trained.start_from import with_digest, with_task_of_start
 from jaxbyz.training.processes import is_first_process, max_over_processes, on_first_process
 
 SEGMENT = 20  # iterations per compiled call

@@ -27,6 +27,7 @@ from jaxbyz.configuration.config import Config
 from jaxbyz.protocol.placement import Places
 from jaxbyz.runs.history import with_trajectories
 from jaxbyz.runs.plan import make_plan
+from jaxbyz.trained.start_from import start_parameters
 
 # (numbers of attacks [A], factors [G], keys [seeds], coins [T] or [seeds, T]) -> Metrics [A, G, seeds, T]
 Train = Callable[[Sequence[int], np.ndarray, PRNGKeyArray, np.ndarray], Metrics]
@@ -81,7 +82,8 @@ def train_together(config: Config, iterations: int, attacks: Sequence[str] = (),
     """
     built = [make_attack(name, config.agents, config.byzantine) for name in attacks]
     attack = built[0] if len(built) == 1 else one_of(built) if built else None
-    algorithm = build(config, iterations, with_factor(make_optimizer(config, iterations)), attack)
+    optimizer = with_factor(make_optimizer(config, iterations))
+    algorithm = build(config, iterations, optimizer, attack, start_parameters)
 
     def one(number: Array, factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
         start = starting_with_factor(starting_with_attack(algorithm, number), factor)

@@ -18,6 +18,7 @@ from jaxbyz.runs.extension import checkpoint_of, extend
 from jaxbyz.runs.partial_results import PROGRESS
 from jaxbyz.runs.run import Interrupted, resume, run
 from jaxbyz.runs.state_file import read_state
+from jaxbyz.trained.start_from import start_parameters
 from tests.helpers import StopAt, assert_same_run
 
 TINY = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "N": 4, "B": 2, "p": 0.5, "kappa": "2", "horizon": 20,
@@ -134,11 +135,11 @@ def test_a_run_starts_from_a_learnt_policy(short, tmp_path):
     assert main(["train", "--from", str(short), *args, "--out", str(tmp_path / "next")]) == 0
     config = jb.load_run(tmp_path / "next").config
     assert config.hidden == (4,) and config.start.startswith(f"from:{short}#")
-    theta = jax.jit(jb.build(config).policy.init)(jax.random.key(5))
+    theta = jax.jit(jb.build(config, read_start=start_parameters).policy.init)(jax.random.key(5))
     np.testing.assert_array_equal(theta, learnt.parameters())
     exported = learnt.export(tmp_path / "policy.npz", run_seed=1, agent=2)
     other = jb.run_experiment(start=f"from:{exported}", **{**TINY, "hidden": (4,)}, trajectories=4)
-    theta = jax.jit(jb.build(other.config).policy.init)(jax.random.key(5))
+    theta = jax.jit(jb.build(other.config, read_start=start_parameters).policy.init)(jax.random.key(5))
     np.testing.assert_array_equal(theta, learnt.parameters(run_seed=1, agent=2))
 
 
