@@ -497,7 +497,7 @@ def newest(out: Path) -> int:
 
 @pytest.mark.slow
 def test_twenty_kills_lose_nothing(tmp_path):
-    killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
+    killed_again_and_again(tmp_path / "run", 20, trajectories=4000, every=5)
 
 
 def test_the_automatic_mesh_is_stored(stopped):
