@@ -178,10 +178,10 @@ def make_reporter(
     config: Config, arguments: argparse.Namespace, name: str | None = None, tags: Sequence[str] = ()
 ) -> Reporter:
     """Return the progress on the terminal, and the loggers and evaluations that the options request."""
-    from jaxbyz.runs.loggers import MLflow, WeightsAndBiases
+    from jaxbyz.runs.loggers import MLflow, TensorBoard, WeightsAndBiases
     from jaxbyz.runs.periodic_evaluation import PeriodicEvaluation
     from jaxbyz.runs.progress import make_progress
-    from jaxbyz.runs.reporters import ReporterGroup, TensorBoard
+    from jaxbyz.runs.reporters import ReporterGroup
 
     reporters: list[Reporter] = [] if arguments.quiet or not arguments.out else [_Announcement(arguments.out)]
     if arguments.tensorboard is not None:

@@ -132,19 +132,11 @@ def run(
     config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh)
     plan = make_plan(config)
     settings = settings.with_shape(plan)
-    with contextlib.ExitStack() as stack:
-        if settings.folder is not None:
-            folder = settings.folder
-
-            def claim() -> None:
-                run_folder.refuse_run(folder)
-                run_folder.make_folder(folder)
-                stack.enter_context(lock_folder(folder))
-                _refuse_foreign_files(folder)  # another process may have started a run before the lock
-
-            on_first_process(claim)
-            _write_start(config, settings, name, tags)
+    if settings.folder is None:
         return _train(config, plan, settings, reporter)
+    with contextlib.ExitStack() as stack:
+        on_first_process(partial(_claim, settings.folder, stack, fresh=True))
+        return _start(config, plan, settings, reporter, name, tags)
 
 
 def resume(
@@ -190,22 +182,9 @@ def ensure(
     settings, plan, folder = make_settings(out, checkpoint_every, mesh), make_plan(config), Path(out)
     say = _ignore if quiet else log
     with contextlib.ExitStack() as stack:
-
-        def claim() -> int:
-            run_folder.make_folder(folder)
-            if run_folder.is_finished(folder) and not run_folder.is_writable(folder):
-                return FINISHED  # reading needs no lock
-            stack.enter_context(lock_folder(folder))
-            if run_folder.has_run(folder):
-                return FINISHED if run_folder.is_finished(folder) else UNFINISHED
-            _refuse_foreign_files(folder)
-            return NO_RUN
-
-        stage = on_first_process(claim)
+        stage = on_first_process(partial(_claim, folder, stack))
         if stage == NO_RUN:
-            settings = settings.with_shape(plan)
-            _write_start(config, settings)
-            return _train(config, plan, settings, reporter)
+            return _start(config, plan, settings.with_shape(plan), reporter)
         if run_folder.load_config(folder, to_continue=stage == UNFINISHED) != config:
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
         if stage == FINISHED:
@@ -223,16 +202,32 @@ def ensure(
         return _train(config, plan, settings, reporter, start)
 
 
-def _refuse_foreign_files(folder: Path) -> None:
-    """Refuse a folder that holds a run or files of something else; the remains of a start that was killed are ours."""
-    run_folder.refuse_run(folder)
+def _claim(folder: Path, stack: contextlib.ExitStack, fresh: bool = False) -> int:
+    """Create a run folder unless it exists, lock it until the stack is closed, and return what it holds.
+
+    Raises:
+        UsageError: if it is in use, holds files of something else, or, if `fresh`, a run.
+    """
+    if fresh:
+        run_folder.refuse_run(folder)
+    run_folder.make_folder(folder)
+    if not fresh and run_folder.is_finished(folder) and not run_folder.is_writable(folder):
+        return FINISHED  # reading needs no lock
+    stack.enter_context(lock_folder(folder))
+    if not fresh and run_folder.has_run(folder):
+        return FINISHED if run_folder.is_finished(folder) else UNFINISHED
+    run_folder.refuse_run(folder)  # another process may have started one before the lock
     if checkpoints.has_any(folder):
         raise UsageError(f"out={folder}: the folder holds checkpoints of something else; choose another folder")
-    stored_settings(folder)
+    stored_settings(folder)  # what a start that was killed has left is ours; anything else is refused
+    return NO_RUN
 
 
-def _write_start(config: Config, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()) -> None:
-    """Write what a run folder holds from the start."""
+def _start(
+    config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None,
+    name: str | None = None, tags: Sequence[str] = (),
+) -> Experiment:  # fmt: skip
+    """Write what a run folder holds from the start, and train."""
     folder = settings.folder
     assert folder is not None
 
@@ -242,6 +237,7 @@ def _write_start(config: Config, settings: RunSettings, name: str | None = None,
         run_record.write_start(folder, name, tags)
 
     on_first_process(write)
+    return _train(config, plan, settings, reporter)
 
 
 def _train(

@@ -23,7 +23,8 @@ from jaxbyz.errors import UsageError
 from jaxbyz.files import write_output, write_text
 from jaxbyz.runs import checkpoints
 from jaxbyz.runs.folder_lock import lock_folder
-from jaxbyz.runs.reporters import Progress, TensorBoard
+from jaxbyz.runs.loggers import TensorBoard
+from jaxbyz.runs.reporters import Progress
 from jaxbyz.runs.run import run as run_config
 from jaxbyz.runs.settings import make_settings, stored_settings
 
