@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -29,8 +29,6 @@ from jaxbyz.errors import UsageError, first_line
 MAX_TEXT_BYTES = 2**20  # of a JSON or TOML file
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
 TEMPORARY = ".tmp"  # ends the names of files that are being written
-
-T = TypeVar("T")
 
 
 def json_text(value: Any, **options: Any) -> str:
@@ -149,7 +147,7 @@ def open_regular(path: Path) -> io.BufferedReader:
     return os.fdopen(handle, "rb")
 
 
-def read_json(path: Path, kind: type[T] = dict[str, Any]) -> T:  # type: ignore[assignment]
+def read_json(path: Path, kind: Any = dict[str, Any]) -> Any:
     """Read a JSON file that holds a value of this type, by default any object.
 
     Raises:
@@ -159,12 +157,12 @@ def read_json(path: Path, kind: type[T] = dict[str, Any]) -> T:  # type: ignore[
     return _read_text(path, "JSON", lambda text: msgspec.json.decode(text, type=kind))
 
 
-def read_toml(path: Path, kind: type[T] = dict[str, Any]) -> T:  # type: ignore[assignment]
+def read_toml(path: Path, kind: Any = dict[str, Any]) -> Any:
     """Read a TOML file that holds a value of this type, by default any table. Raises as `read_json`."""
     return _read_text(path, "TOML", lambda text: msgspec.toml.decode(text, type=kind))
 
 
-def _read_text(path: Path, language: str, parse: Callable[[str], T]) -> T:
+def _read_text(path: Path, language: str, parse: Callable[[str], Any]) -> Any:
     """Parse a text file of at most `MAX_TEXT_BYTES`."""
     with open_regular(path) as file:
         try:

@@ -156,8 +156,9 @@ class Membership:
         if sum(hellos[i].running for i in ready) > self.f:
             there = self.inbox.majority_iteration()
         else:
-            standings = [self.standing(), *(hellos[i] for i in ready)]
-            there = common_iteration([(standing.newest, standing.older) for standing in standings], self.K, self.f)
+            own = self.standing()
+            offered = [(own.newest, own.older), *((hellos[i].newest, hellos[i].older) for i in ready)]
+            there = common_iteration(offered, self.K, self.f)
         self.log(f"{len(ready) + 1} of {self.K} nodes are there; starting at iteration {there}")
         return there
 

@@ -128,7 +128,7 @@ class Node:
     def _join(self) -> None:
         """Take part again where the others are. The critic stays that of the node."""
         self.phase = "joining"
-        self.t, vector = self.others.ask_for_state(self.t, partial(combine, self.layout, self.programs.agreement))
+        self.t, vector = self.others.ask_for_state(self.t, partial(combine, self.layout, rule=self.programs.agreement))
         self.state = from_vector(self.layout, vector, self.t)._replace(private=self.state.private)
         self.phase = "running"
         self.rejoined += 1
@@ -266,8 +266,8 @@ class Node:
         return metrics
 
     def _save(self) -> None:
-        """Write a checkpoint of the start of the current iteration. The key is common knowledge, or in the identity."""
-        self.checkpoints.save(self.t, self.state._replace(key=()), self.record)
+        """Write a checkpoint of the start of the current iteration."""
+        self.checkpoints.save(self.t, _without_key(self.state), self.record)
 
     def _load(self, iteration: int) -> None:
         """Go to the start of the iteration of a checkpoint.
@@ -275,8 +275,8 @@ class Node:
         Raises:
             UsageError: if it is damaged or of another federation; nothing has changed then.
         """
-        state = self.checkpoints.load(iteration, self.start._replace(key=()), self.record)
-        self.t, self.state = iteration, state._replace(key=self.start.key)
+        state = self.checkpoints.load(iteration, _without_key(self.start), self.record)
+        self.t, self.state = iteration, self.start._replace(**state)
 
     def _pause(self) -> None:
         """Write the status if it is due, and end the wait if the node cannot or should not go on."""
@@ -309,3 +309,8 @@ class Node:
             "longest_overrun": inbox.longest_overrun,
             **vars(self.others.transport.traffic),
         }
+
+
+def _without_key(state: State) -> dict[str, Any]:
+    """Return what a checkpoint holds of a state: its key follows from the common seed and the keys of the node."""
+    return {name: part for name, part in state._asdict().items() if name != "key"}

@@ -118,7 +118,7 @@ class Record:
         shapes |= {"parameters": (kept, parameters)}
         self.rows = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
         self.sampled = np.full(parameters, np.nan, np.float32)
-        self.best, self.best_return = np.full(parameters, np.nan, np.float32), np.float32(-np.inf)
+        self.best, self.best_return = np.full(parameters, np.nan, np.float32), np.array(-np.inf, np.float32)
 
     def add(self, iteration: int, measured: Measured, suspected: np.ndarray, parameters: np.ndarray) -> None:
         """Add the numbers of one iteration, after which the node suspects these nodes and has these parameters."""

@@ -28,6 +28,7 @@ from jaxbyz.training.processes import is_first_process, on_first_process
 from jaxbyz.training.run import Run
 
 FOLDER = "checkpoints"
+Arrays = dict[str, np.ndarray]
 KEEP = 2  # the newest, and the one before it in case the newest is damaged
 
 
@@ -36,15 +37,15 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         done: the number of iterations so far.
-        runs: the states of all seeds, `[seeds, …]`; None where they are given as arrays.
+        runs: the states of all seeds, `[seeds, …]`.
         history: the fields of `Metrics`, `[seeds, done, …]` each.
         policy: as in `RunData`, if a seed became non-finite: `runs` then lacks its last finite policies.
     """
 
     done: int
-    runs: Run | None
-    history: dict[str, np.ndarray]
-    policy: dict[str, np.ndarray]
+    runs: Run
+    history: Arrays
+    policy: Arrays
 
 
 def owner(config: Config) -> str:
@@ -60,16 +61,17 @@ def owner(config: Config) -> str:
 
 def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
     """Write a checkpoint and remove all but the newest `KEEP`; all processes must call it."""
-    runs = to_arrays(checkpoint.runs)
-    on_first_process(lambda: write(folder, config, checkpoint._replace(runs=None), runs))
+    done, runs, history, policy = checkpoint
+    arrays = to_arrays(runs)
+    on_first_process(lambda: write(folder, config, done, arrays, history, policy))
 
 
-def write(folder: Path, config: Config, checkpoint: Checkpoint, runs: dict[str, np.ndarray]) -> None:
-    """Write a checkpoint whose runs are given as arrays, as in `state.npz` of a finished run."""
-    arrays = under("runs", runs) | under("history", checkpoint.history) | under("policy", checkpoint.policy)
-    write_state(make_folder(folder) / f"{checkpoint.done}.npz", arrays, owner(config))
-    for done in _iterations(folder)[:-KEEP]:
-        _remove(folder, done)
+def write(folder: Path, config: Config, done: int, runs: Arrays, history: Arrays, policy: Arrays) -> None:
+    """Write a checkpoint whose runs are given as arrays, as `state.npz` of a finished run holds them."""
+    arrays = under("runs", runs) | under("history", history) | under("policy", policy)
+    write_state(make_folder(folder) / f"{done}.npz", arrays, owner(config))
+    for iteration in _iterations(folder)[:-KEEP]:
+        _remove(folder, iteration)
 
 
 def restore(

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxbyz.algorithms import Metrics
 from jaxbyz.configuration.check import check
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.runs import checkpoints, run_folder
-from jaxbyz.runs.checkpoints import Checkpoint
 from jaxbyz.runs.folder_lock import lock_folder
 from jaxbyz.runs.partial_results import PROGRESS
 from jaxbyz.runs.reporters import Reporter
@@ -68,7 +69,7 @@ def _prepare(folder: Path, config: Config, log: Callable[[str], None]) -> None:
                 raise UsageError(f"{folder}: no seed stayed finite; there is nothing to extend")
             try:
                 runs = read_state(folder / run_folder.STATE, checkpoints.owner(config))
-                checkpoints.write(folder, config, checkpoint_of(data), runs)
+                write_end(folder, config, data, runs)
             except DamagedError as error:
                 log(f"{folder}: the final state cannot be used ({error}); training again from the start")
             # Without metrics.npz the run is unfinished. The next results replace progress.npz.
@@ -76,8 +77,8 @@ def _prepare(folder: Path, config: Config, log: Callable[[str], None]) -> None:
         run_folder.write_config(folder, config)
 
 
-def checkpoint_of(data: RunData) -> Checkpoint:
-    """Return the checkpoint of the last iteration of a finished run, without its state."""
+def write_end(folder: Path, config: Config, data: RunData, runs: dict[str, np.ndarray]) -> None:
+    """Write the checkpoint of the last iteration of a finished run, whose state is given as arrays."""
     history = {name: data.metrics[name] for name in Metrics._fields}
     lost = {} if data.metrics["finite"].all() else data.policy
-    return Checkpoint(data.metrics["returns"].shape[1], None, history, lost)
+    checkpoints.write(folder, config, data.metrics["returns"].shape[1], runs, history, lost)

@@ -246,11 +246,11 @@ def _train(
     """Train all segments from a checkpoint on, report, write checkpoints, and write the results."""
     history, folder, every, T = History(config), settings.folder, settings.checkpoint_every, plan.iterations
     started, partial_results = time.monotonic(), PartialResults(folder if is_first_process() else None)
-    runs, done = None, 0
+    runs: training.Run | None = None
+    done = 0
     if start is not None:
-        runs, done = start.runs, start.done
-        history.policy = start.policy
-        history.add(Metrics(**start.history), runs)
+        done, runs, past, history.policy = start
+        history.add(Metrics(**past), start.runs)  # type: ignore[arg-type]
     description = describe_algorithm(config, T)
     segments = training.segments(
         *plan, length=SEGMENT, every=every, runs=runs, done=done, shape=settings.shape, description=description

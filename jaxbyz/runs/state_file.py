@@ -132,5 +132,5 @@ def _digest(arrays: Mapping[str, np.ndarray], owner: str) -> str:
     digest = hashlib.blake2b(owner.encode(), digest_size=32)
     for name, values in sorted(arrays.items()):
         digest.update(f"{name} {values.dtype} {values.shape}".encode())
-        digest.update(np.ascontiguousarray(values))
+        digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()

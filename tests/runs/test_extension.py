@@ -14,7 +14,7 @@ from jaxbyz import training
 from jaxbyz.cli import main
 from jaxbyz.report.statistics import bootstrap_mean, stratified_iqm
 from jaxbyz.runs import checkpoints, run_folder
-from jaxbyz.runs.extension import checkpoint_of, extend
+from jaxbyz.runs.extension import extend, write_end
 from jaxbyz.runs.partial_results import PROGRESS
 from jaxbyz.runs.run import Interrupted, resume, run
 from jaxbyz.runs.state_file import read_state
@@ -72,10 +72,10 @@ def test_an_extension_that_is_killed_early_leaves_a_run(short, long_run, monkeyp
     """Between its two steps the folder holds the end of the short run, which `resume` finishes again."""
     finished = jb.load_run(short)
     runs = read_state(short / run_folder.STATE, checkpoints.owner(CONFIG))
-    checkpoints.write(short, CONFIG, checkpoint_of(finished), runs)
+    write_end(short, CONFIG, finished, runs)
     assert_same_run(resume(short), finished)
     assert not (short / "checkpoints").exists(), "killed before the run became unfinished: it is finished"
-    checkpoints.write(short, CONFIG, checkpoint_of(finished), runs)
+    write_end(short, CONFIG, finished, runs)
     (short / "metrics.npz").rename(short / PROGRESS)
     assert_same_run(resume(short), finished)
     assert_same_run(extend(short, 80), long_run)

@@ -81,7 +81,7 @@ def test_a_link_in_place_of_the_checkpoints_is_not_followed(run, tmp_path, capsy
         lambda: stored_settings(run),
         lambda: checkpoints.discard_after(run, 0),
         lambda: checkpoints.remove_all(run),
-        lambda: checkpoints.write(run, config, checkpoints.Checkpoint(40, None, {}, {}), {}),
+        lambda: checkpoints.write(run, config, 40, {}, {}, {}),
     ):
         with pytest.raises(UsageError, match="is a link"):
             step()
