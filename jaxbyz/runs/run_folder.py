@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -227,29 +227,25 @@ def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:
     """
     folder = Path(path)
     config = load_config(folder, names=False)
-    if is_finished(folder):
-        source, metrics = folder / "metrics.npz", read_arrays(folder / "metrics.npz")
-        policy = read_arrays(folder / "policy.npz") if _exists(folder / "policy.npz") else {}
-        _check_policy(folder / "policy.npz", policy, config)
+    finished = is_finished(folder)
+    partial = read_partial(folder) if unfinished and not finished else None
+    if finished:
+        metrics, policy = read_arrays(folder / "metrics.npz"), _read_if_there(read_arrays, folder / "policy.npz")
+    elif partial is not None:
+        metrics, policy = partial
     else:
-        partial = read_partial(folder) if unfinished else None
-        if partial is None:
-            wrote_nothing = " and has written no results yet" if unfinished else " (metrics.npz missing)"
-            raise UsageError(f"{path}: the run is not finished{wrote_nothing}; `jaxbyz resume {path}` continues it")
-        source, (metrics, policy) = folder / PROGRESS, partial
-        _check_policy(source, policy, config)
-    _check_metrics(source, metrics, config)
-    environment, evaluations = folder / "environment.json", folder / EVALUATIONS
-    return RunData(
-        folder,
-        config,
-        metrics,
-        policy,
-        read_json(environment) if _exists(environment) else {},
-        run_record.read(folder),
-        read_arrays(evaluations) if _exists(evaluations) else {},
-        is_finished(folder),
-    )
+        wrote_nothing = " and has written no results yet" if unfinished else " (metrics.npz missing)"
+        raise UsageError(f"{path}: the run is not finished{wrote_nothing}; `jaxbyz resume {path}` continues it")
+    _check_policy(folder / ("policy.npz" if finished else PROGRESS), policy, config)
+    _check_metrics(folder / ("metrics.npz" if finished else PROGRESS), metrics, config)
+    environment = _read_if_there(read_json, folder / "environment.json")
+    evaluations = _read_if_there(read_arrays, folder / EVALUATIONS)
+    return RunData(folder, config, metrics, policy, environment, run_record.read(folder), evaluations, finished)
+
+
+def _read_if_there(read: Callable[[Path], Any], path: Path) -> Any:
+    """Return the contents of a file that a run need not have, or an empty table."""
+    return read(path) if _exists(path) else {}
 
 
 def _check_metrics(path: Path, metrics: dict[str, np.ndarray], config: Config) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,38 +112,20 @@ def train_together(config: Config, iterations: int, attacks: Sequence[str] = (),
     return train
 
 
-class ScaledState(NamedTuple):
-    """The state of `with_factor`: that of the optimizer, and the factor `[]` on its updates."""
-
-    inner: optax.OptState
-    factor: Array
-
-
 def with_factor(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return the optimizer with a factor on its updates, which is kept in its state and is one at first.
+    """Return the optimizer with a factor on its updates, which is kept in its state as `step_size` and is one at first.
 
     The updates of all optimizers here are proportional to the step size, so this is a factor on the step size.
     """
-
-    def init(parameters: Array) -> ScaledState:
-        return ScaledState(optimizer.init(parameters), jnp.float32(1))
-
-    def update(updates: Array, state: ScaledState, parameters: Array | None = None) -> tuple[Array, ScaledState]:
-        updates, inner = optimizer.update(updates, state.inner, parameters)
-        return state.factor * updates, state._replace(inner=inner)
-
-    return optax.GradientTransformation(init, update)
+    return optax.chain(optimizer, optax.inject_hyperparams(optax.scale)(step_size=1.0))
 
 
 def starting_with_factor(algorithm: Algorithm, factor: Array) -> Algorithm:
     """Return an algorithm built with `with_factor` that starts with this factor `[]`."""
 
-    def scaled(state: Any) -> Any:
-        return state._replace(factor=factor * state.factor) if isinstance(state, ScaledState) else state
-
     def init(key: PRNGKeyArray, *places: Places) -> State:
         state = algorithm.init(key, *places)
-        optimizer = jax.tree.map(scaled, state.optimizer, is_leaf=lambda node: isinstance(node, ScaledState))
-        return state._replace(optimizer=optimizer)
+        factors = factor * optax.tree_utils.tree_get(state.optimizer, "step_size")
+        return state._replace(optimizer=optax.tree_utils.tree_set(state.optimizer, step_size=factors))
 
     return algorithm._replace(init=init)
