@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError, unknown
 
-FILE_ENDING = ".npz"
+FILE_OPTION, FILE_ENDING = "file", ".npz"  # an option of this name names a file, whose contents may change
 OWN = "; a component of your own must be registered first (`--import FILE` on the command line)"
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
@@ -219,11 +219,17 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, rest = text.partition(":")
     if "=" not in rest and rest.endswith(FILE_ENDING):
-        return name.strip(), {"file": rest}
+        return name.strip(), {FILE_OPTION: rest}
     try:
         return name.strip(), parse_assignments(rest, dashes=True)
     except UsageError:
         raise UsageError(f"{text!r}: options are written name:option=value,option=value") from None
+
+
+def named_files(specs: str) -> list[str]:
+    """Return the files that the components `name:option=value+…` read, by their option `file`."""
+    options = [parse_spec(spec)[1] for spec in specs.split("+")]
+    return [str(chosen[FILE_OPTION]) for chosen in options if chosen.get(FILE_OPTION) is not None]
 
 
 def parse_assignments(text: str, *, dashes: bool = False) -> dict[str, Any]:

@@ -230,7 +230,7 @@ class Trial:
             with contextlib.suppress(UsageError, ValueError):  # old checkpoints are removed while they are read
                 t = max(common)
                 checkpoints = [read_arrays(folder / CHECKPOINTS / f"{t}.npz") for folder in folders]
-                rows = [arrays["state"][: arrays["sampled"].size].astype(float) for arrays in checkpoints]
+                rows = [arrays["state/parameters"][0].astype(float) for arrays in checkpoints]
                 found.append((t, max(float(np.linalg.norm(a - b)) for a in rows for b in rows)))
             return bool(found)
 

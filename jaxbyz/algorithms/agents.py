@@ -50,7 +50,7 @@ def make_agents(environment: Environment, settings: Settings, attack: Attack, sa
         return drawn, state._replace(private=drawn.private)
 
     def estimate(now: Iteration, drawn: Drawn, theta: Array) -> Sampled:
-        return sampling.estimate(drawn, theta, now.index)
+        return sampling.estimate(drawn, theta, now.number)
 
     def optimise(now: Iteration, state: State, v: Array, own: Array) -> State:
         updates, optimizer_state = jax.vmap(optimizer.update)(-v, state.optimizer, state.parameters)  # uphill

@@ -21,6 +21,7 @@ from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy, voting
 from jaxbyz.protocol.exchange import exchange_with_server, no_own_batch
+from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import check_rule
 

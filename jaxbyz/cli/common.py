@@ -225,10 +225,10 @@ def make_reporter(
         name: the name of the run, for loggers.
         tags: its tags, for loggers.
     """
-    from jaxbyz.runs.loggers import MLflow, WeightsAndBiases
+    from jaxbyz.runs.loggers import MLflow, TensorBoard, WeightsAndBiases
     from jaxbyz.runs.periodic_evaluation import PeriodicEvaluation
     from jaxbyz.runs.progress import make_progress
-    from jaxbyz.runs.reporters import ReporterGroup, TensorBoard
+    from jaxbyz.runs.reporters import ReporterGroup
 
     folder = [] if arguments.quiet or arguments.out is None else [f"writing to {arguments.out}"]
     reporters: list[Reporter] = [_Opening([*messages, *folder])]

@@ -13,9 +13,9 @@ from jaxbyz.configuration.agent_values import ASSIGNING
 from jaxbyz.configuration.config import DEFAULTS, FIELDS, OPTION_GROUPS, TYPES
 from jaxbyz.configuration.presets import PRESETS
 from jaxbyz.configuration.resolving import Choice, choose, choose_preset
-from jaxbyz.configuration.start import with_task_of_start
 from jaxbyz.errors import UsageError
 from jaxbyz.registry import parse_literal
+from jaxbyz.trained.start_from import with_task_of_start
 
 NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}
 NOT_SHOWN = (None, "", "none")  # values that a help text does not mention

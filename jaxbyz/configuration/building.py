@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxbyz.algorithms import Algorithm, algorithms
@@ -18,13 +18,16 @@ from jaxbyz.algorithms.agents import make_optimizer
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_policy
 from jaxbyz.configuration.agent_values import values_per_agent
-from jaxbyz.configuration.config import START_FROM, Config
+from jaxbyz.configuration.config import FIELDS, START_FROM, Config
 from jaxbyz.configuration.memory import check_memory
 from jaxbyz.configuration.resolving import environment_once
-from jaxbyz.configuration.start import start_parameters
 from jaxbyz.environments import Environment, heterogeneous
+from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
-from jaxbyz.registry import Registry, parse_assignments
+from jaxbyz.registry import Registry, named_files, parse_assignments
+
+# (option `start`, number of parameters D) -> the learnt parameters [D] that it names
+ReadStart = Callable[[str, int], np.ndarray]
 
 
 def environment_of(config: Config) -> Environment:
@@ -34,14 +37,20 @@ def environment_of(config: Config) -> Environment:
     return heterogeneous(nominal, config.agents, spread=spread, values=values)
 
 
-def policy_of(config: Config, environment: Environment) -> Policy:
+def policy_of(config: Config, environment: Environment, read_start: ReadStart | None = None) -> Policy:
     """Return the policy that the options describe, with the initial parameters that they name."""
     policy = make_policy(config.policy, environment, config.network_options)
     if config.start == "shared":
-        return policy._replace(init=partial(_init_from_seed, policy.init, config.seed))
-    if config.start.startswith(START_FROM):
-        return policy._replace(init=partial(_init_from_policy, config.start, policy.size))
-    return policy
+        return policy._replace(init=lambda _: policy.init(jax.random.key(config.seed)))
+    if not config.start.startswith(START_FROM):
+        return policy
+
+    def learnt(_: Any) -> jax.Array:  # read only if a run starts
+        if read_start is None:
+            raise UsageError(f"start={config.start}: give build the argument read_start, which reads a learnt policy")
+        return jnp.asarray(read_start(config.start, policy.size))
+
+    return policy._replace(init=learnt)
 
 
 def build(
@@ -49,6 +58,7 @@ def build(
     iterations: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     attack: Attack | None = None,
+    read_start: ReadStart | None = None,
 ) -> Algorithm:
     """Return the algorithm of a configuration, with its environment, policy, rules and attack.
 
@@ -58,27 +68,19 @@ def build(
             size stays at `eta`.
         optimizer: replaces the configured one.
         attack: replaces the configured one.
+        read_start: reads the parameters that `start=from:PATH` names, as `trained.start_from.start_parameters` does.
     """
     environment = environment_of(config)
-    policy = policy_of(config, environment)
+    policy = policy_of(config, environment, read_start)
     optimizer = make_optimizer(config, iterations) if optimizer is None else optimizer
     settings = replace(config, optimizer=optimizer, attack=config.attack if attack is None else attack)
     return algorithms[config.algorithm].factory(environment, policy, settings)
 
 
-def _init_from_seed(init: Callable[..., Any], seed: int, _: Any) -> Any:
-    """Draw initial parameters from a seed instead of the run's key."""
-    return init(jax.random.key(seed))
-
-
-def _init_from_policy(start: str, size: int, _: Any) -> Any:
-    """Return the parameters of a learnt policy, which are read only if a run starts."""
-    return jnp.asarray(start_parameters(start, size))
-
-
-def cached_algorithm(config: Config, iterations: int = 1) -> Algorithm:
+def cached_algorithm(config: Config, iterations: int = 1, read_start: ReadStart | None = None) -> Algorithm:
     """Return the algorithm of a configuration, the same object for configurations that compile to the same program."""
-    return _build_once(*_essential(config, iterations), Registry.revision, _versions(_named_paths(config)))
+    versions = tuple(map(_version, files_of(config)))
+    return _build_once(*_essential(config, iterations), read_start, Registry.revision, versions)
 
 
 def describe_algorithm(config: Config, iterations: int) -> str | None:
@@ -86,20 +88,23 @@ def describe_algorithm(config: Config, iterations: int) -> str | None:
 
     None if an option names a file or folder, as that of a learned attack, because its contents may change.
     """
-    return None if _named_paths(config) else repr(_essential(config, iterations))
+    return None if files_of(config) else repr(_essential(config, iterations))
 
 
-def _named_paths(config: Config) -> list[str]:
-    """Return the files and folders that options name."""
-    texts = [value for value in vars(config).values() if isinstance(value, str)]
-    words = {word for text in texts for word in (text, text.partition(":")[2], *re.split("[:=,+]", text))}
-    return sorted(filter(os.path.exists, words))
+def files_of(config: Config) -> list[str]:
+    """Return the files and folders that the options name: a learnt policy, and those that components read."""
+    specs = [getattr(config, name) for name, option in FIELDS.items() if option.metadata["registry"] is not None]
+    start = [config.start.removeprefix(START_FROM)] if config.start.startswith(START_FROM) else []
+    return [*start, *(file for spec in specs if spec is not None for file in named_files(spec))]
 
 
-def _versions(paths: list[str]) -> tuple[tuple[str, int, int], ...]:
+def _version(path: str) -> tuple[str, int, int]:
     """Return what changes when a file or folder is written again: its name, time and size."""
-    states = [(path, os.stat(path)) for path in paths]
-    return tuple((path, state.st_mtime_ns, state.st_size) for path, state in states)
+    path = path.partition("#")[0]
+    if not os.path.exists(path):
+        return path, 0, 0
+    state = os.stat(path)
+    return path, state.st_mtime_ns, state.st_size
 
 
 def _essential(config: Config, iterations: int) -> tuple[Config, int]:
@@ -110,7 +115,9 @@ def _essential(config: Config, iterations: int) -> tuple[Config, int]:
 
 
 @lru_cache(maxsize=16)
-def _build_once(config: Config, iterations: int, revision: int, versions: tuple[Any, ...]) -> Algorithm:
+def _build_once(
+    config: Config, iterations: int, read_start: ReadStart | None, revision: int, versions: tuple[Any, ...]
+) -> Algorithm:
     """Build an algorithm. The cache notices components that are registered again and files that are written again."""
     check_memory(config)
-    return build(config, iterations)
+    return build(config, iterations, read_start=read_start)

@@ -7,9 +7,10 @@ most one vector per sender, round and iteration of a short window, and one state
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -156,6 +157,11 @@ class Inbox:
         claims = sorted((position[0] for position in self.claims.values()), reverse=True)
         return claims[self.faults] if len(claims) > self.faults else 0
 
+    def start_between(self, earliest: int, latest: int) -> None:
+        """Keep messages from the earliest to the latest iteration that this node may start at, and a few more."""
+        self.may_start_at = latest
+        self.position(earliest, 0)
+
     def position(self, iteration: int, round: int) -> None:
         """Move on; messages of earlier rounds are forgotten."""
         with self.changed:
@@ -166,6 +172,37 @@ class Inbox:
     def _forget_before(self, position: tuple[int, int]) -> None:
         for old in [at for at in self.vectors if at < position]:
             del self.vectors[old]
+
+    def wait_for_hellos(self, seconds: float) -> dict[int, Hello]:
+        """Wait until something arrives, for a limited time, and return the last hello of every node."""
+        with self.changed:
+            self.changed.wait(seconds)
+            return dict(self.hellos)
+
+    @contextlib.contextmanager
+    def joining_others(self) -> Iterator[None]:
+        """Accept states inside the block, and the messages of the iterations where the others are."""
+        with self.changed:
+            self.states.clear()
+            self.joining = True
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.joining = False
+                self.states.clear()
+
+    def wait_for_states(self, seconds: float, earliest: int, needed: int) -> tuple[int, np.ndarray] | None:
+        """Wait until something arrives, for a limited time.
+
+        Returns:
+            The latest iteration from `earliest` on whose state at least `needed` nodes offer, and those states
+            `[n, S]`; None if there is no such iteration.
+        """
+        with self.changed:
+            self.changed.wait(seconds)
+            found = {t: rows for t, rows in self.states.items() if t >= earliest and len(rows) >= needed}
+            return (max(found), np.stack(list(found[max(found)].values()))) if found else None
 
     def count(self, iteration: int, round: int) -> int:
         """Return how many messages of a round are here."""

@@ -13,7 +13,9 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import from_dict, to_dict
@@ -26,11 +28,11 @@ KEY_CHARACTERS = 40  # a CURVE key of 32 bytes in Z85
 ID_BYTES = 16
 
 
-class Member(NamedTuple):
+class Member(msgspec.Struct, frozen=True):
     """One node as all others know it: where it listens (`host:port`), and its public key in Z85."""
 
     address: str
-    public_key: str
+    public_key: Annotated[str, msgspec.Meta(pattern=f"^[!-~]{{{KEY_CHARACTERS}}}$")]
 
 
 class Federation(NamedTuple):
@@ -55,13 +57,22 @@ class Federation(NamedTuple):
             "nonce": self.nonce,
             "private_randomness": self.private_randomness,
             "config": to_dict(self.config),
-            "nodes": [member._asdict() for member in self.members],
+            "nodes": [msgspec.to_builtins(member) for member in self.members],
         }
 
     def identifier(self) -> bytes:
         """Return the 16 bytes that every frame carries: a digest of everything that the nodes must have in common."""
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).digest()[:ID_BYTES]
+
+
+class FederationFile(msgspec.Struct):
+    """The contents of federation.json besides its format."""
+
+    nonce: str
+    private_randomness: bool
+    config: dict[str, Any]
+    nodes: tuple[Member, ...]
 
 
 class Identity(NamedTuple):
@@ -134,16 +145,15 @@ def read_federation(folder: Path, *, names: bool = True) -> Federation:
     if values.get("format") != FEDERATION_FORMAT:
         raise UsageError(f"{path}: format {values.get('format')!r}, this jaxbyz reads {FEDERATION_FORMAT}")
     try:
-        members = tuple(Member(_text(node["address"]), _key(node["public_key"])) for node in values["nodes"])
-        config = from_dict(dict(values["config"]), names=names)
-        federation = Federation(config, members, _text(values["nonce"]), values["private_randomness"] is True)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: damaged ({type(error).__name__}: {error})") from error
+        stored = msgspec.convert(values, FederationFile)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: damaged ({error})") from error
+    config, members = from_dict(stored.config, names=names), stored.nodes
     if len(members) != config.agents:
         raise UsageError(f"{path}: {len(members)} nodes for agents={config.agents}")
     if len({member.public_key for member in members}) != len(members):
         raise UsageError(f"{path}: two nodes have the same public key")
-    return federation
+    return Federation(config, members, stored.nonce, stored.private_randomness)
 
 
 def read_identity(folder: Path, federation: Federation) -> Identity:
@@ -169,22 +179,10 @@ def read_identity(folder: Path, federation: Federation) -> Identity:
         if mode & 0o077:
             raise UsageError(f"{path}: other users can read the private key (mode {mode:04o}): chmod 600 {path}")
         try:
-            secret = _key(file.read(KEY_CHARACTERS + 2).strip())
+            secret = file.read(KEY_CHARACTERS + 2).strip()
             public = zmq.curve_public(secret.encode()).decode()
-        except (ValueError, TypeError, zmq.ZMQError) as error:
+        except (ValueError, zmq.ZMQError) as error:
             raise UsageError(f"{path}: not a private key of {KEY_CHARACTERS} characters") from error
     if public != federation.members[index].public_key:
         raise UsageError(f"{path}: belongs to another public key than that of node {index} in {FEDERATION_FILE}")
     return Identity(index, public, secret)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
-
-
-def _key(value: Any) -> str:
-    if len(_text(value)) != KEY_CHARACTERS or not value.isascii():
-        raise TypeError(f"{value!r} is not a key")
-    return value

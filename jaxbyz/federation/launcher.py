@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import socket
@@ -72,14 +72,9 @@ def _addresses(agents: int, hosts: Sequence[str], port: int | None) -> list[str]
 
 def _free_ports(count: int) -> list[int]:
     """Return ports of the loopback interface that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def node_command(folder: Path, index: int, options: Sequence[str] = ()) -> list[str]:
@@ -215,6 +210,6 @@ def statuses(folder: Path) -> list[dict[str, Any]]:
         path = folder / node_name(index) / STATUS_FILE
         try:
             found.append(read_json(path) if path.exists() else {"node": index, "phase": "not started"})
-        except (UsageError, json.JSONDecodeError):
+        except UsageError:
             found.append({"node": index, "phase": "unreadable status"})
     return found

@@ -3,57 +3,76 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.algorithms import State
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import records
-from jaxbyz.federation.frames import VECTOR, encode_vector
 from jaxbyz.federation.inbox import Behind, Collected, Stopped
-from jaxbyz.federation.joining import join
+from jaxbyz.federation.keys import Federation, Identity
 from jaxbyz.federation.liars import Liar
-from jaxbyz.federation.meeting import meet, restore
-from jaxbyz.federation.membership import Membership
-from jaxbyz.federation.programs import warm_up
+from jaxbyz.federation.membership import Membership, Standing
+from jaxbyz.federation.programs import Aggregate, Programs, build_programs, format_of, warm_up
+from jaxbyz.federation.records import Measured
+from jaxbyz.federation.settings import NodeSettings
+from jaxbyz.federation.state_vectors import combine, from_vector, layout_of
 from jaxbyz.protocol.placement import FLOAT_BYTES
-from jaxbyz.sampling.page import Drawn, Sampled
-
-FINISH_SECONDS = 10.0  # how long a finished node stays to serve others
+from jaxbyz.sampling.page import Drawn
 
 
-class _Message:
-    """What is recorded about one message of an iteration, which is a gradient and the agreement that follows it.
+class Node:
+    """One agent of DecByzPG. With an attack in the settings, it lies.
 
     Args:
-        agents: the number of nodes K.
+        folder: where it writes.
+        federation: what all nodes have in common.
+        identity: its number and keys.
+        settings: how it runs.
+        log: receives lines for people.
+        stop: returns whether the node was asked to stop.
+        programs: compiled programs to share between nodes in one process; by default they are built.
     """
 
-    def __init__(self, agents: int):
-        self.sampled: Sampled | None = None
-        self.norm, self.waited = 0.0, 0.0
-        self.shares, self.missing = np.zeros(agents, np.float32), np.zeros(agents, np.float32)
-
-    def add(self, collected: Collected) -> None:
-        """Add the messages of one round."""
-        self.waited += collected.waited
-        self.missing += ~collected.arrived
-
-
-class Node(Membership):
-    """One agent of DecByzPG. Arguments as in `Membership`; with an attack in the settings, it lies."""
-
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
-        settings = self.settings
+    def __init__(
+        self,
+        folder: Path,
+        federation: Federation,
+        identity: Identity,
+        settings: NodeSettings,
+        log: Callable[[str], None],
+        stop: Callable[[], bool] = lambda: False,
+        programs: Programs | None = None,
+    ):
+        self.folder, self.settings, self.index, self.K = folder, settings, identity.node, federation.config.agents
+        self.log = records.RateLimitedLog(log)
+        self.programs = programs or build_programs(federation.config, settings.attack)
+        self.form = format_of(federation, self.programs)
+        self.start = self.programs.start
+        if federation.private_randomness:
+            self.start = self.start._replace(key=jax.random.fold_in(self.start.key, identity.private_seed()))
+        self.layout = layout_of(self.start)
+        self.state: State = self.start
+        self.t = 0
+        self.phase = "meeting"
+        self.offered = (0, 0)  # before it runs: the latest and an earlier iteration that it can start at
+        self.rejoined = 0
+        self.record = records.Record(self.programs.plan, self.K, self.form.parameters)
+        self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
+        self.status_file = records.StatusFile(folder)
+        self.others = Membership(federation, identity, self.form, settings, self.standing, self._pause, self.log, stop)
         self.liar: Liar | None = None
         if settings.attack != "none":
             mask = np.isin(np.arange(self.K), [self.index, *settings.accomplices])
             self.liar = Liar(self.programs, self.index, mask)
             for other in settings.accomplices:
-                self.inbox.trust.suspect(other)  # both would wait for each other's message
+                self.others.inbox.trust.suspect(other)  # both would wait for each other's message
 
     def run(self) -> dict[str, np.ndarray]:
         """Take part until the trajectories are spent; return the metrics.
@@ -62,117 +81,159 @@ class Node(Membership):
             Stopped: if it was asked to stop; it left a checkpoint.
             UsageError: if it cannot take part.
         """
-        restore(self)
+        self._restore()
         warm_up(self.programs, self.index)
-        with self.transport:
+        with self.others:
             try:
-                meet(self)
+                self._go_to(self.others.meet())
+                self.phase = "running"
                 while self.t < self.form.iterations:
-                    self._iterate_or_rejoin()
-                metrics = self.record.metrics(self.programs.messages * self.programs.rounds, self._paper_bytes())
-                records.finish(self.folder, self.record, np.asarray(self.state.parameters[0]), metrics)
-                self._stay()
-                return metrics
+                    self._iterate_or_join()
+                return self._finish()
             except Stopped:
-                self.save()
+                self._save()
                 self.phase = "stopped"
                 raise
             finally:
                 self.status_file.write(self.status, now=True)
 
-    def _iterate_or_rejoin(self) -> None:
-        self.service.serve(self.t, self.state)
+    # Where to start.
+
+    def _restore(self) -> None:
+        """Start from the newest checkpoint that can be read."""
+        usable = [0]
+        for iteration in self.checkpoints.iterations():
+            try:
+                self._load(iteration)
+                usable.append(iteration)
+            except UsageError as error:
+                self.log(f"the checkpoint of iteration {iteration} is ignored ({error})")
+        if self.t:
+            self.log(f"read the checkpoint of iteration {self.t}")
+        self.offered = (self.t, usable[-2] if self.t else 0)
+        self.others.inbox.start_between(self.offered[1], self.t)
+
+    def _go_to(self, t: int) -> None:
+        """Take the state at the start of iteration t: that of a checkpoint, that of the others, or the first one."""
+        if t == self.t:
+            return
+        if t == 0:
+            self.t, self.state = 0, self.start
+        elif t in self.offered:
+            self._load(t)
+        else:
+            self.t = min(t, self.t)
+            self._join()
+
+    def _join(self) -> None:
+        """Take part again where the others are. The critic stays that of the node."""
+        self.phase = "joining"
+        self.t, vector = self.others.ask_for_state(self.t, partial(combine, self.layout, rule=self.programs.agreement))
+        self.state = from_vector(self.layout, vector, self.t)._replace(private=self.state.private)
+        self.phase = "running"
+        self.rejoined += 1
+
+    # Iterations.
+
+    def _iterate_or_join(self) -> None:
+        self.others.offer(self.t, self.state)
         every = self.settings.checkpoint_every
         if every and self.t and self.t % every == 0:
-            self.save()
-        self.pause()
+            self._save()
+        self._pause()
         try:
             self._iterate()
         except Behind:
             self.log(f"iteration {self.t}: the others are ahead")
-            join(self)
+            self._join()
 
     def _iterate(self) -> None:
-        """Run one iteration of Algorithm 2."""
-        t, state, started = self.t, self.state, time.monotonic()
-        self.sent = []
-        traffic = self.transport.traffic
-        before = traffic.bytes_in, traffic.bytes_out
-        coin = np.bool_(self.programs.plan.coins[t])
+        """Run one iteration of Algorithm 2, whose lines are those of `jaxbyz.algorithms.decbyzpg`."""
+        before, coin, index = self.state, np.bool_(self.programs.plan.coins[self.t]), np.int32(self.index)
+        measured = Measured(self.K, self.others.transport.traffic)
+        self.others.begin(self.t)
+        # Line 5: sample M = N or B trajectories. A node that is late does not, because nobody would hear of it.
+        drawn, state = None, before
+        if not self.others.is_over(self.t, 0):
+            drawn, state = self.programs.sample(state, coin, index)
+        for m in range(self.programs.messages):
+            # Line 6: estimate ṽ_t^(k).
+            v_tilde = self._estimate(measured, state, drawn, m)
+            # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
+            v, state = self._exchange(measured, state, coin, m, v_tilde)
+            # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
+            proposed = self.programs.optimise(state, coin, index, v.rows, v.rows if v_tilde is None else v_tilde[None])
+            # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
+            parameters = self._agree(measured, proposed, m)
+            state = proposed._replace(parameters=jnp.asarray(parameters)[None])
+        self.record.add(self.t, measured, np.array(self.others.inbox.trust.suspected), np.asarray(state.parameters[0]))
+        self.record.outputs(self.t, int(self.programs.plan.output_at[0]), np.asarray(before.parameters[0]))
+        self.state, self.t = state._replace(step=before.step + 1), self.t + 1
 
-        # Line 5. If the others have finished the first round already, nobody would use this node's estimate.
-        drawn = None if self._late_for(t) else self.programs.sample(state, coin, np.int32(self.index))
-        messages = [_Message(self.K) for _ in range(self.programs.messages)]
-        for m, message in enumerate(messages):
-            state = self._lines_6_to_9(message, m, state, coin, drawn, started if m == 0 else time.monotonic())
-
-        self.record.add(
-            t, messages[-1].sampled, gradient_norm=np.mean([message.norm for message in messages]),
-            shares=np.mean([message.shares for message in messages], axis=0),
-            waited=sum(message.waited for message in messages), missing=sum(message.missing for message in messages),
-            suspected=np.array(self.inbox.trust.suspected), seconds=time.monotonic() - started,
-            parameters=np.asarray(state.parameters[0]),
-            bytes_in=traffic.bytes_in - before[0], bytes_out=traffic.bytes_out - before[1],
-        )  # fmt: skip
-        self.record.outputs(t, int(self.programs.plan.output_at[0]), np.asarray(self.state.parameters[0]))
-        private = state.private if drawn is None else drawn.private
-        self.state, self.t = state._replace(step=state.step + 1, private=private), t + 1
-
-    def _lines_6_to_9(
-        self, message: _Message, m: int, state: State, coin: np.bool_, drawn: Drawn | None, started: float
-    ) -> State:
-        """Estimate, aggregate, take a step and agree, with message number m; return the next state.
-
-        Args:
-            message: receives what is recorded.
-            m: the number of the message in the iteration.
-            state: the state after the message before.
-            coin: whether the batch is large.
-            drawn: the batch, or None if this node has none and is silent.
-            started: when the work on this message began.
-        """
-        programs, index, number = self.programs, np.int32(self.index), np.int32(m)
-        first_round = m * (1 + programs.rounds)
-        # Line 6.
-        estimate = np.full(self.form.parameters, np.nan, np.float32)
-        if drawn is not None:
-            message.sampled = programs.estimate(drawn, state.parameters, number)
-            estimate = np.asarray(message.sampled.estimate[0])
-        kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
-        gradients = self._exchange(state, first_round, estimate, kind, started, silent=drawn is None)
-        # Lines 7 and 8.
-        rows, row, present = self._present(gradients, drawn is not None)
-        own = estimate if drawn is not None else np.nanmedian(rows, axis=0)
-        proposal = programs.propose(state, coin, number, index, row, own, rows)
-        message.norm, message.shares[present] = float(proposal.norm), proposal.shares
-        message.add(gradients)
-        # Line 9.
-        theta = np.asarray(proposal.state.parameters[0])
-        for i in range(programs.rounds):
-            collected = self._exchange(state, first_round + 1 + i, theta, "parameters", time.monotonic())
-            rows, row, _ = self._present(collected, True)
-            theta = np.asarray(programs.agree(state, number, np.int32(i), index, row, rows))
-            message.add(collected)
-        if not np.isfinite(theta).all():
-            raise UsageError(f"iteration {self.t}: the parameters of node {self.index} became non-finite")
-        return proposal.state._replace(parameters=jnp.asarray(theta)[None])
+    def _estimate(self, measured: Measured, state: State, drawn: Drawn | None, m: int) -> np.ndarray | None:
+        """Return the estimate `[D]` that message number m holds; None if this node has not sampled."""
+        if m > 0:
+            measured.message_started = time.monotonic()
+        if drawn is None:
+            return None
+        measured.sampled = self.programs.estimate(drawn, state.parameters, np.int32(m))
+        return np.asarray(measured.sampled.estimate[0])
 
     def _exchange(
-        self, state: State, round: int, vector: np.ndarray, kind: str, started: float, *, silent: bool = False
+        self, measured: Measured, state: State, coin: np.bool_, m: int, v_tilde: np.ndarray | None
+    ) -> tuple[Aggregate, State]:
+        """Send the estimate of this node, if it has one, and aggregate those that arrive in time."""
+        kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
+        lies = None if self.liar is None else partial(self.liar.gradients, state, m)
+        collected = self._send_and_collect(measured, (m, 0), v_tilde, kind, measured.message_started, lies)
+        rows, row, present = self._present(collected, v_tilde is not None)
+        own = np.nanmedian(rows, axis=0) if v_tilde is None else v_tilde
+        v, state = self.programs.aggregate(state, np.int32(m), np.int32(self.index), row, own, rows)
+        measured.aggregated(float(v.norm), present, np.asarray(v.shares))
+        return v, state
+
+    def _agree(self, measured: Measured, proposed: State, m: int) -> np.ndarray:
+        """Run the rounds of agreement that follow message number m; return the parameters `[D]` of this node."""
+        theta, index = np.asarray(proposed.parameters[0]), np.int32(self.index)
+        for i in range(self.programs.rounds):
+            lies = None if self.liar is None else partial(self.liar.parameters, proposed, m, i)
+            collected = self._send_and_collect(measured, (m, 1 + i), theta, "parameters", time.monotonic(), lies)
+            rows, row, _ = self._present(collected, True)
+            theta = np.asarray(self.programs.agree(proposed, np.int32(m), np.int32(i), index, row, rows))
+        if not np.isfinite(theta).all():
+            raise UsageError(f"iteration {self.t}: the parameters of node {self.index} became non-finite")
+        return theta
+
+    def _send_and_collect(
+        self,
+        measured: Measured,
+        position: tuple[int, int],
+        vector: np.ndarray | None,
+        kind: str,
+        started: float,
+        lies: Callable[[np.ndarray], np.ndarray] | None,
     ) -> Collected:
-        """Send this node's message of a round to everyone and return those of the others."""
+        """Send this node's message of a round to everyone and return those of the others.
+
+        Args:
+            measured: receives what is recorded.
+            position: the number of the message and that of the round after it; 0 is the gradients.
+            vector: `[D]`, what to send; None to be silent.
+            kind: rounds of the same kind take similar times.
+            started: when this node began to work on the round.
+            lies: `[K, D] -> [K, D]`, what a liar sends to everyone, given what it has heard; None for the truth.
+        """
+        round = position[0] * (1 + self.programs.rounds) + position[1]
         if self.settings.slow:
             time.sleep(self.settings.slow)
-        if self.liar is None and not silent:
-            self.sent.append(encode_vector(self.form, VECTOR, self.index, self.t, round, vector))
-            self.transport.broadcast(self.sent[-1])
-        collected = self.inbox.collect(self.t, round, vector, kind, started)
-        if self.liar is not None and not silent:
-            m, i = divmod(round, 1 + self.programs.rounds)
-            heard = collected.rows
-            lies = self.liar.gradients(state, m, heard) if i == 0 else self.liar.parameters(state, m, i - 1, heard)
-            for peer in self.transport.peers():
-                self.transport.send(peer, encode_vector(self.form, VECTOR, self.index, self.t, round, lies[peer]))
+        if vector is not None and lies is None:
+            self.others.send(round, vector)
+        own = np.full(self.form.parameters, np.nan, np.float32) if vector is None else vector
+        collected = self.others.collect(round, own, kind, started)
+        if vector is not None and lies is not None:
+            self.others.send_each(round, lies(collected.rows))
+        measured.waited += collected.waited
+        measured.missing += ~collected.arrived
         return collected
 
     def _present(self, collected: Collected, own: bool) -> tuple[np.ndarray, np.int32, np.ndarray]:
@@ -188,24 +249,68 @@ class Node(Membership):
         row = int(np.searchsorted(present, self.index)) if own else -1
         return collected.rows[present], np.int32(row), present
 
-    def _late_for(self, t: int) -> bool:
-        """Whether the others have finished the exchange of gradients of iteration t without this node."""
-        following = (t, 1) if self.form.rounds else (t + 1, 0)
-        return self.inbox.count(*following) >= self.inbox.quorum
+    # Results, checkpoints and status.
 
-    def _stay(self) -> None:
-        """Serve the last state until everyone has finished, for a limited time."""
+    def _finish(self) -> dict[str, np.ndarray]:
+        """Write the results, serve the others for a while, and return the metrics."""
+        messages = self.programs.messages
+        vectors = messages * (1 + self.programs.rounds)  # from this node to each of K
+        paper_bytes = float(vectors * self.K * self.form.parameters * FLOAT_BYTES)
+        metrics = self.record.metrics(messages * self.programs.rounds, paper_bytes)
+        records.finish(self.folder, self.record, np.asarray(self.state.parameters[0]), metrics)
+        self.checkpoints.remove_all()
         self.phase = "finished"
         self.status_file.write(self.status, now=True)
-        self.service.serve(self.t, self.state)
-        self.announce()
-        until = time.monotonic() + FINISH_SECONDS
-        while time.monotonic() < until and not self.asked_to_stop():
-            finished = [i for i, claim in self.inbox.claims.items() if claim[0] >= self.form.iterations]
-            if len(finished) == self.K - 1:
-                return
-            time.sleep(0.05)
+        self.others.offer(self.t, self.state)
+        self.others.stay()
+        return metrics
 
-    def _paper_bytes(self) -> float:
-        vectors = self.programs.messages * (1 + self.programs.rounds)  # from this node to each of K
-        return float(vectors * self.K * self.form.parameters * FLOAT_BYTES)
+    def _save(self) -> None:
+        """Write a checkpoint of the start of the current iteration."""
+        self.checkpoints.save(self.t, _without_key(self.state), self.record)
+
+    def _load(self, iteration: int) -> None:
+        """Go to the start of the iteration of a checkpoint.
+
+        Raises:
+            UsageError: if it is damaged or of another federation; nothing has changed then.
+        """
+        state = self.checkpoints.load(iteration, _without_key(self.start), self.record)
+        self.t, self.state = iteration, self.start._replace(**state)
+
+    def _pause(self) -> None:
+        """Write the status if it is due, and end the wait if the node cannot or should not go on."""
+        self.status_file.write(self.status)
+        if self.others.should_stop():
+            raise Stopped
+
+    def standing(self) -> Standing:
+        """Return what this node tells the others about itself."""
+        running = self.phase in ("running", "finished")
+        return Standing(True, self.t) if running else Standing(False, *self.offered)
+
+    def status(self) -> dict[str, Any]:
+        """Return what `jaxbyz federation status` shows."""
+        inbox, returns = self.others.inbox, self.record.rows["returns"]
+        finite = returns[np.isfinite(returns)]
+        return {
+            "node": self.index,
+            "phase": self.phase,
+            "iteration": self.t,
+            "iterations": self.form.iterations,
+            "attack": self.settings.attack,
+            "rejoined": self.rejoined,
+            "return": float(finite[-1]) if len(finite) else None,
+            "suspected": [i for i in range(self.K) if inbox.trust.suspected[i]],
+            "refused": dict(inbox.refused),
+            "refused_of": {str(i): n for i, n in sorted(inbox.refused_of.items())},
+            "deadlines": {str(kind): inbox.deadlines.grace(kind) for kind in list(inbox.deadlines.times)},
+            "longest_wait": inbox.longest_wait,
+            "longest_overrun": inbox.longest_overrun,
+            **vars(self.others.transport.traffic),
+        }
+
+
+def _without_key(state: State) -> dict[str, Any]:
+    """Return what a checkpoint holds of a state: its key follows from the common seed and the keys of the node."""
+    return {name: part for name, part in state._asdict().items() if name != "key"}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from jaxbyz.configuration.config import FIELDS, Config
-from jaxbyz.errors import UsageError
+import dataclasses
 
-# Options whose meaning carries over to separate processes. Any other option must have its default value.
-SUPPORTED = frozenset((
-    "algorithm", "env", "env_param", "env_spread", "env_agents", "policy", "agents", "byzantine", "attack", "schedule",
-    "aggregator", "pre_aggregator", "agreement", "kappa", "tolerance", "seeds", "seed", "coin", "trajectories", "N",
-    "B", "p", "period", "eta", "eta_end", "optimizer", "gamma", "horizon", "estimator", "baseline", "baseline_value",
-    "gae_lambda", "advantages", "critic_hidden", "critic_eta", "critic_steps", "critic_parts", "epochs", "minibatches",
-    "ratio_clip", "entropy", "weights", "weight_clip", "previous", "anchor", "clip_norm", "hidden", "activation",
-    "output_activation", "output_scale", "initialiser", "initial_std", "deviation", "start", "output", "unsafe",
-))  # fmt: skip
+from jaxbyz.algorithms.settings import Ascent, Federation
+from jaxbyz.configuration.config import FIELDS, Config, PolicyChoice, RunLength, StartAndResult, TaskOptions
+from jaxbyz.errors import UsageError
+from jaxbyz.policies.options import NetworkOptions
+from jaxbyz.sampling.settings import Sampling
+
+# Records of options whose meaning carries over to separate processes. Any other option must have its default value.
+RECORDS = (TaskOptions, RunLength, Federation, Sampling, Ascent, PolicyChoice, NetworkOptions, StartAndResult)
+SUPPORTED = {field.name for record in RECORDS for field in dataclasses.fields(record)}
+SUPPORTED -= {"assumed_byzantine", "local_eta"}
 
 
 def check_supported(config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -29,16 +30,16 @@ from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.sampling.page import Drawn, Sampled
 
 
-class Proposal(NamedTuple):
-    """What a node knows after its optimizer step.
+class Aggregate(NamedTuple):
+    """What a node makes of the gradients of a round.
 
     Attributes:
-        state: its state with the parameters θ̃_{t+1}, before agreement. The iteration is the one before.
-        norm: `[]`, norm of its aggregate.
-        shares: `[n]`, share of each sender in its aggregate.
+        rows: `[1, D]`, its aggregate v.
+        norm: `[]`, the norm of v.
+        shares: `[n]`, the share of each sender in v.
     """
 
-    state: State
+    rows: Float[Array, "1 D"]
     norm: Float[Array, ""]
     shares: Float[Array, " n"]
 
@@ -51,10 +52,11 @@ class Programs(NamedTuple):
     Attributes:
         plan: coins, keys and the output iteration, which all nodes derive from the common seed.
         start: the state before the first iteration, the same for all nodes.
-        sample: `(State, coin, index) -> Drawn`, line 5 of Algorithm 2.
+        sample: `(State, coin, index) -> (Drawn, State)`, line 5 of Algorithm 2.
         estimate: `(Drawn, θ [1, D], m) -> Sampled`, line 6.
-        propose: `(State, coin, m, index, row, own [D], messages [n, D]) -> Proposal`, lines 7 and 8. `own` is the
+        aggregate: `(State, m, index, row, own [D], messages [n, D]) -> (Aggregate, State)`, line 7. `own` is the
             estimate of this node and `row` its row among the n ≤ K messages that arrived, −1 if it has none.
+        optimise: `(State, coin, index, v [1, D], own [1, D]) -> State`, line 8.
         agree: `(State, m, i, index, row, messages [n, D]) -> [D]`, round i of line 9.
         messages: the number of gradients that are sent per iteration.
         rounds: the number of agreement rounds κ after each of them.
@@ -67,9 +69,10 @@ class Programs(NamedTuple):
 
     plan: Plan
     start: State
-    sample: Callable[..., Drawn]
+    sample: Callable[..., tuple[Drawn, State]]
     estimate: Callable[..., Sampled]
-    propose: Callable[..., Proposal]
+    aggregate: Callable[..., tuple[Aggregate, State]]
+    optimise: Callable[..., State]
     agree: Callable[..., jax.Array]
     messages: int
     rounds: int
@@ -97,27 +100,28 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
     if agreement is not None and agreement.rule.committee is not None:
         raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
 
-    def now(state: State, coin: Array | bool, m: Array | int, index: Array) -> Iteration:
+    def now(state: State, index: Array, coin: Array | bool = True, m: Array | int = 0) -> Iteration:
         keys = iteration_keys(state.key, state.step, K)
         mask = (jnp.arange(K) == index) & (attack != "none")
         this = Iteration(state.step, jnp.asarray(coin), keys, mask, OnePlace(K, K, index))
         return this.message(m if settings.messages > 1 else 0, state.attack_memory)
 
-    def sample(state: State, coin: Array, index: Array) -> Drawn:
-        return agents.sample(now(state, coin, 0, index), state)[0]
+    def sample(state: State, coin: Array, index: Array) -> tuple[Drawn, State]:
+        return agents.sample(now(state, index, coin), state)
 
-    def propose(state: State, coin: Array, m: Array, index: Array, row: Array, own: Array, messages: Array) -> Proposal:
-        this = now(state, coin, m, index)
-        rule_state = jax.tree.map(lambda leaf: leaf[0], state.rules)
-        v = receive(round_keys(this.keys.gradients), rule, rule_state, messages, own, index, row)
-        own_estimate = jnp.where(row < 0, v.rows, own)
-        heard = state._replace(rules=copies(v.state, 1))
-        proposed = agents.optimise(this, heard, v.rows[None], own_estimate[None])
-        return Proposal(proposed, jnp.linalg.norm(v.rows), v.shares)
+    def aggregate(
+        state: State, m: Array, index: Array, row: Array, own: Array, messages: Array
+    ) -> tuple[Aggregate, State]:
+        keys, rule_state = round_keys(now(state, index, m=m).keys.gradients), jax.tree.map(itemgetter(0), state.rules)
+        v = receive(keys, rule, rule_state, messages, own, index, row)
+        return Aggregate(v.rows[None], jnp.linalg.norm(v.rows), v.shares), state._replace(rules=copies(v.state, 1))
+
+    def optimise(state: State, coin: Array, index: Array, v: Array, own: Array) -> State:
+        return agents.optimise(now(state, index, coin), state, v, own)
 
     def agree(state: State, m: Array, i: Array, index: Array, row: Array, messages: Array) -> Array:
         assert agreement is not None
-        return agree_once(now(state, True, m, index).keys.parameters, i, agreement.rule, messages, index, row)
+        return agree_once(now(state, index, m=m).keys.parameters, i, agreement.rule, messages, index, row)
 
     def init(key: PRNGKeyArray) -> State:
         state = algorithm.init(key, Places(K, K))  # one agent per place
@@ -128,7 +132,8 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
         jax.jit(init)(plan.keys[0]),
         jax.jit(sample),
         jax.jit(sampling.estimate),
-        jax.jit(propose),
+        jax.jit(aggregate),
+        jax.jit(optimise),
         jax.jit(agree),
         settings.messages,
         0 if agreement is None else agreement.rounds,
@@ -170,12 +175,12 @@ def format_of(federation: Federation, programs: Programs) -> Format:
 
 def warm_up(programs: Programs, index: int) -> None:
     """Run every program once, so that no iteration waits for a compiler."""
-    state, coin, zero = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0)
-    drawn = programs.sample(state, coin, np.int32(index))
+    state, coin, zero, index_ = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0), np.int32(index)
+    drawn, state = programs.sample(state, coin, index_)
     jax.block_until_ready(programs.estimate(drawn, state.parameters, zero))
     for n in programs.sizes:
         zeros: Any = np.zeros((n, state.parameters.shape[1]), np.float32)
-        place = (np.int32(index), zero)
-        jax.block_until_ready(programs.propose(state, coin, zero, *place, zeros[0], zeros))
+        v, after = programs.aggregate(state, zero, index_, zero, zeros[0], zeros)
+        jax.block_until_ready(programs.optimise(after, coin, index_, v.rows, v.rows))
         if programs.rounds:
-            jax.block_until_ready(programs.agree(state, zero, zero, *place, zeros))
+            jax.block_until_ready(programs.agree(state, zero, zero, index_, zero, zeros))

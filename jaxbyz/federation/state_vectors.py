@@ -31,11 +31,6 @@ class StateLayout(NamedTuple):
         """The length of the vector."""
         return sum(self.sizes)
 
-    @property
-    def checkpoint_size(self) -> int:
-        """The length of the vector of a checkpoint, which contains the critic as well."""
-        return self.size + sum(int(leaf.size) for leaf in jax.tree.leaves(self.like.private))
-
     def split(self, vectors: np.ndarray) -> list[np.ndarray]:
         """Cut vectors `[…, S]` into one part per array."""
         return np.split(vectors, np.cumsum(self.sizes)[:-1], axis=-1)
@@ -65,21 +60,6 @@ def from_vector(layout: StateLayout, vector: np.ndarray, iteration: int) -> Stat
         step=jnp.int32(iteration), parameters=parameters, anchor=anchor, estimate=estimate, optimizer=optimizer,
         rules=rules,
     )  # fmt: skip
-
-
-def to_checkpoint(state: State) -> np.ndarray:
-    """Return a state as `to_vector` does, followed by the critic, which never leaves its agent."""
-    own = [np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(state.private)]
-    return np.concatenate([to_vector(state), *own])
-
-
-def from_checkpoint(layout: StateLayout, vector: np.ndarray, iteration: int) -> State:
-    """Inverse of `to_checkpoint`."""
-    state, own = from_vector(layout, vector[: layout.size], iteration), vector[layout.size :]
-    leaves, structure = jax.tree.flatten(layout.like.private)
-    parts = np.split(own, np.cumsum([leaf.size for leaf in leaves])[:-1]) if leaves else []
-    private = [_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True)]
-    return state._replace(private=jax.tree.unflatten(structure, private))
 
 
 def _restored(part: np.ndarray, leaf: Any) -> Any:

@@ -33,7 +33,7 @@ class Iteration(NamedTuple):
         mask: `[K]`, True for Byzantine agents.
         places: which agents are computed on this device.
         memory: what the attack remembers from earlier messages.
-        index: `[]`, the number of the message; the constant 0 if there is only one.
+        number: `[]`, the number of the message; the constant 0 if there is only one.
         present: `[m]`, the agents that take part, in increasing order; None if all do.
     """
 
@@ -43,7 +43,7 @@ class Iteration(NamedTuple):
     mask: Bool[Array, " K"]
     places: Places
     memory: Any = ()
-    index: Int[Array, ""] | int = 0
+    number: Int[Array, ""] | int = 0
     present: Int[Array, " m"] | None = None
 
     @property
@@ -55,7 +55,7 @@ class Iteration(NamedTuple):
 
     def message(self, index: Int[Array, ""] | int, memory: Any) -> Iteration:
         """Return what message number `index` knows. The only message of an iteration uses the keys of the iteration."""
-        return self._replace(keys=message_keys(self.keys, index), memory=memory, index=index)
+        return self._replace(keys=message_keys(self.keys, index), memory=memory, number=index)
 
 
 def iteration_keys(run_key: PRNGKeyArray, step: Int[Array, ""], agents: int) -> IterationKeys:

@@ -22,6 +22,7 @@ from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
 from jaxbyz.protocol.participation import only_present
 from jaxbyz.protocol.placement import Places
 from jaxbyz.runs.plan import make_plan
+from jaxbyz.trained.start_from import start_parameters
 
 
 class AgreementTrace(NamedTuple):
@@ -90,7 +91,8 @@ def trace_run(config: Config, seed: int = 0, iterations: int = 1) -> AgreementTr
     plan = make_plan(config)
     coins = plan.coins if plan.coins.ndim == 1 else plan.coins[seed]
     iterations = min(iterations, len(coins))
-    without_agreement = build(dataclasses.replace(config, agreement="none"), len(coins))
+    alone = dataclasses.replace(config, agreement="none")
+    without_agreement = build(alone, len(coins), read_start=start_parameters)
     parts, places = make_parts(config), Places(config.agents)
     agreement = checked_agreement(config, parts.channel.present, without_agreement.policy.size)
     assert agreement is not None

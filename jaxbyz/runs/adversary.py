@@ -19,6 +19,7 @@ from jaxbyz.components import make_attack
 from jaxbyz.configuration.building import build
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
+from jaxbyz.trained.start_from import start_parameters
 
 
 class Search(NamedTuple):
@@ -115,7 +116,7 @@ def train_adversary(config: Config, search: Search, iterations: int) -> Iterator
     optimizer = optax.adam(search.step)
     key = jax.random.key(search.seed)
     parameters = first_guess(jax.random.fold_in(key, search.generations))
-    algorithm = build(config, iterations, attack=learned_from(parameters, search.reach))
+    algorithm = build(config, iterations, attack=learned_from(parameters, search.reach), read_start=start_parameters)
     coins = coins_of(algorithm, config.seed, iterations)
 
     @jax.jit
@@ -147,7 +148,7 @@ def compare(
     keys = jax.random.split(jax.random.fold_in(jax.random.key(search.seed), search.generations + 1), seeds)
     attacks = {name: make_attack(name, config.agents, config.byzantine) for name in others}
     attacks["learned"] = learned_from(parameters, search.reach)
-    algorithm = build(config, iterations, attack=one_of(list(attacks.values())))
+    algorithm = build(config, iterations, attack=one_of(list(attacks.values())), read_start=start_parameters)
     coins = coins_of(algorithm, config.seed, iterations)
 
     def under(index: Array) -> Array:

@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from jaxbyz.algorithms import Metrics
 from jaxbyz.configuration.check import check
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
-from jaxbyz.runs import checkpoints, final_state, run_folder
+from jaxbyz.runs import checkpoints, run_folder
 from jaxbyz.runs.folder_lock import lock_folder
+from jaxbyz.runs.partial_results import PROGRESS
 from jaxbyz.runs.reporters import Reporter
 from jaxbyz.runs.run import Experiment, resume
+from jaxbyz.runs.run_folder import RunData
+from jaxbyz.runs.state_file import DamagedError, read_state
 from jaxbyz.training.processes import on_first_process
 
 
@@ -38,7 +42,7 @@ def extend(
         UsageError: if the run is longer already, its step size decays over its length, or no seed stayed finite.
     """
     folder = Path(out)
-    config = check_extension(run_folder.load_config(folder), trajectories)
+    config = check_extension(run_folder.load_config(folder, to_continue=True), trajectories)
     on_first_process(lambda: _prepare(folder, config, log))
     return resume(folder, reporter, log=log, **settings)
 
@@ -61,12 +65,20 @@ def _prepare(folder: Path, config: Config, log: Callable[[str], None]) -> None:
     with lock_folder(folder):
         if run_folder.is_finished(folder) and run_folder.load_config(folder) != config:
             data = run_folder.load_run(folder)
-            finite = np.all(data.metrics["finite"], axis=1)
-            if not finite.any():
+            if not data.metrics["finite"].all(axis=1).any():
                 raise UsageError(f"{folder}: no seed stayed finite; there is nothing to extend")
-            if not finite.all():
-                checkpoints.write_policy(folder, data.policy)
-            if not (folder / final_state.STATE).exists():
-                log(f"{folder}: the final state was not kept; training again from the start")
-            (folder / "metrics.npz").rename(folder / final_state.HISTORY)
+            try:
+                runs = read_state(folder / run_folder.STATE, checkpoints.owner(config))
+                write_end(folder, config, data, runs)
+            except DamagedError as error:
+                log(f"{folder}: the final state cannot be used ({error}); training again from the start")
+            # Without metrics.npz the run is unfinished. The next results replace progress.npz.
+            (folder / "metrics.npz").rename(folder / PROGRESS)
         run_folder.write_config(folder, config)
+
+
+def write_end(folder: Path, config: Config, data: RunData, runs: dict[str, np.ndarray]) -> None:
+    """Write the checkpoint of the last iteration of a finished run, whose state is given as arrays."""
+    history = {name: data.metrics[name] for name in Metrics._fields}
+    lost = {} if data.metrics["finite"].all() else data.policy
+    checkpoints.write(folder, config, data.metrics["returns"].shape[1], runs, history, lost)

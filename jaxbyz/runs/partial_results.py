@@ -9,9 +9,9 @@ import numpy as np
 
 from jaxbyz.files import read_arrays, write_arrays
 from jaxbyz.runs.history import History
+from jaxbyz.runs.state_file import below, under
 
 PROGRESS = "progress.npz"
-POLICY = "policy/"  # begins the names of policies in the file
 
 
 class PartialResults:
@@ -27,8 +27,7 @@ class PartialResults:
         """Write the results so far if the file is old enough, or in any case if `now` is True."""
         if self.folder is None or not (now or time.monotonic() - self.last >= self.every):
             return
-        policies = {POLICY + name: values for name, values in history.policy.items()}
-        write_arrays(self.folder / PROGRESS, {**history.metrics(), **policies})
+        write_arrays(self.folder / PROGRESS, history.metrics() | under("policy", history.policy))
         self.last = time.monotonic()
 
     def remove(self) -> None:
@@ -42,5 +41,4 @@ def read_partial(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndar
     if not (folder / PROGRESS).exists():
         return None
     arrays = read_arrays(folder / PROGRESS)
-    metrics = {name: values for name, values in arrays.items() if not name.startswith(POLICY)}
-    return metrics, {name.removeprefix(POLICY): values for name, values in arrays.items() if name.startswith(POLICY)}
+    return {name: values for name, values in arrays.items() if "/" not in name}, below("policy", arrays)

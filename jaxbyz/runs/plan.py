@@ -18,6 +18,7 @@ from jaxbyz.algorithms import Algorithm
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.memory import check_memory
+from jaxbyz.trained.start_from import start_parameters
 
 
 class Plan(NamedTuple):
@@ -49,7 +50,7 @@ def make_plan(config: Config) -> Plan:
     `training.most_iterations`).
     """
     check_memory(config)
-    algorithm, trajectories = cached_algorithm(config), config.trajectories
+    algorithm, trajectories = cached_algorithm(config, 1, start_parameters), config.trajectories
     most = training.most_iterations(algorithm, trajectories)
     draw = _drawing_program(algorithm, most, config.coin == "shared")
     keys, commons, drawn = draw(np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32))
@@ -57,7 +58,7 @@ def make_plan(config: Config) -> Plan:
     T = max(training.iterations_for(algorithm, row, trajectories) for row in coins)
     output_at = np.asarray(_output_program()(commons, np.int32(T)))
     coins = coins[0, :T] if config.coin == "shared" else coins[:, :T]
-    return Plan(cached_algorithm(config, T), keys, coins, output_at)
+    return Plan(cached_algorithm(config, T, start_parameters), keys, coins, output_at)
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from jaxbyz.runs.reporters import Progress, Reporter
+from jaxbyz.runs.reporters import Progress, Reporter, ReporterGroup
 
 
 class Pace:
@@ -26,19 +26,6 @@ class Pace:
         elapsed, iterations = max(now - since, 1e-9), progress.iteration - before.iteration
         left = elapsed * (progress.iterations - progress.iteration) / max(iterations, 1)
         return (progress.steps - before.steps) / elapsed, left
-
-
-class Silent:
-    """Prints nothing."""
-
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        return None
-
-    def update(self, progress: Progress) -> None:
-        """Do nothing."""
 
 
 class Lines:
@@ -119,5 +106,5 @@ def someone_watches() -> bool:
 def make_progress(total: int, quiet: bool) -> Reporter:
     """Return the reporter that suits standard error; `total` is the number of trajectories per agent."""
     if quiet:
-        return Silent()
+        return ReporterGroup()
     return Bar(total) if sys.stderr.isatty() else Lines(total)

@@ -19,9 +19,8 @@ from jaxbyz.configuration.building import describe_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.configuration.start import with_digest, with_task_of_start
 from jaxbyz.errors import UsageError
-from jaxbyz.runs import checkpoints, final_state, run_folder, run_record
+from jaxbyz.runs import checkpoints, run_folder, run_record
 from jaxbyz.runs.checkpoints import Checkpoint
 from jaxbyz.runs.folder_lock import lock_folder
 from jaxbyz.runs.history import History
@@ -29,9 +28,11 @@ from jaxbyz.runs.partial_results import PartialResults
 from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.runs.progress import make_progress, someone_watches
 from jaxbyz.runs.reporters import Reporter
-from jaxbyz.runs.settings import RunSettings, make_settings
+from jaxbyz.runs.settings import RunSettings, make_settings, stored_settings
 from jaxbyz.runs.signals import StopRequest, catch_stop_request
+from jaxbyz.runs.state_file import to_arrays, write_state
 from jaxbyz.trained.methods import PolicyMethods
+from jaxbyz.trained.start_from import with_digest, with_task_of_start
 from jaxbyz.training.processes import is_first_process, max_over_processes, on_first_process
 
 SEGMENT = 20  # iterations per compiled call
@@ -131,19 +132,11 @@ def run(
     config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh)
     plan = make_plan(config)
     settings = settings.with_shape(plan)
-    with contextlib.ExitStack() as stack:
-        if settings.folder is not None:
-            folder = settings.folder
-
-            def claim() -> None:
-                run_folder.refuse_run(folder)
-                run_folder.make_folder(folder)
-                stack.enter_context(lock_folder(folder))
-                _refuse_foreign_files(folder)  # another process may have started a run before the lock
-
-            on_first_process(claim)
-            _write_start(folder, config, settings, name, tags)
+    if settings.folder is None:
         return _train(config, plan, settings, reporter)
+    with contextlib.ExitStack() as stack:
+        on_first_process(partial(_claim, settings.folder, stack, fresh=True))
+        return _start(config, plan, settings, reporter, name, tags)
 
 
 def resume(
@@ -189,23 +182,10 @@ def ensure(
     settings, plan, folder = make_settings(out, checkpoint_every, mesh), make_plan(config), Path(out)
     say = _ignore if quiet else log
     with contextlib.ExitStack() as stack:
-
-        def claim() -> int:
-            run_folder.make_folder(folder)
-            if run_folder.is_finished(folder) and not run_folder.is_writable(folder):
-                return FINISHED  # reading needs no lock
-            stack.enter_context(lock_folder(folder))
-            if run_folder.has_run(folder):
-                return FINISHED if run_folder.is_finished(folder) else UNFINISHED
-            _refuse_foreign_files(folder)
-            return NO_RUN
-
-        stage = on_first_process(claim)
+        stage = on_first_process(partial(_claim, folder, stack))
         if stage == NO_RUN:
-            settings = settings.with_shape(plan)
-            _write_start(folder, config, settings)
-            return _train(config, plan, settings, reporter)
-        if run_folder.load_config(folder) != config:
+            return _start(config, plan, settings.with_shape(plan), reporter)
+        if run_folder.load_config(folder, to_continue=stage == UNFINISHED) != config:
             raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
         if stage == FINISHED:
             data = run_folder.load_run(folder)
@@ -213,13 +193,8 @@ def ensure(
                 on_first_process(lambda: checkpoints.remove_all(folder))
             say(f"{folder} is finished; there is nothing to resume")
             return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
-        stored = checkpoints.read_options(folder)
-        settings = make_settings(out, checkpoint_every or stored.get("checkpoint_every"), mesh or stored.get("mesh"))
-        settings = settings.with_earlier_shape(stored, log)
-        expected_at = partial(checkpoints.expected_checkpoint, plan.algorithm, len(plan.keys), settings.shape)
-        start = checkpoints.restore(folder, config, expected_at, log)
-        if start is None:
-            start = final_state.restore(folder, plan.algorithm, len(plan.keys), settings.shape)
+        settings = settings.with_stored(stored_settings(folder), log)
+        start = checkpoints.restore(folder, config, plan.algorithm, settings.shape, log)
         done = 0 if start is None else start.done
         on_first_process(lambda: checkpoints.discard_after(folder, done))
         on_first_process(lambda: run_folder.write_environment(folder))
@@ -227,46 +202,58 @@ def ensure(
         return _train(config, plan, settings, reporter, start)
 
 
-def _refuse_foreign_files(folder: Path) -> None:
-    """Refuse a folder that holds a run or files of something else; the remains of a start that was killed are ours."""
-    run_folder.refuse_run(folder)
+def _claim(folder: Path, stack: contextlib.ExitStack, fresh: bool = False) -> int:
+    """Create a run folder unless it exists, lock it until the stack is closed, and return what it holds.
+
+    Raises:
+        UsageError: if it is in use, holds files of something else, or, if `fresh`, a run.
+    """
+    if fresh:
+        run_folder.refuse_run(folder)
+    run_folder.make_folder(folder)
+    if not fresh and run_folder.is_finished(folder) and not run_folder.is_writable(folder):
+        return FINISHED  # reading needs no lock
+    stack.enter_context(lock_folder(folder))
+    if not fresh and run_folder.has_run(folder):
+        return FINISHED if run_folder.is_finished(folder) else UNFINISHED
+    run_folder.refuse_run(folder)  # another process may have started one before the lock
     if checkpoints.has_any(folder):
         raise UsageError(f"out={folder}: the folder holds checkpoints of something else; choose another folder")
-    checkpoints.read_options(folder)
+    stored_settings(folder)  # what a start that was killed has left is ours; anything else is refused
+    return NO_RUN
 
 
-def _write_start(
-    folder: Path, config: Config, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()
-) -> None:
-    """Write what a run folder holds from the start."""
+def _start(
+    config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None,
+    name: str | None = None, tags: Sequence[str] = (),
+) -> Experiment:  # fmt: skip
+    """Write what a run folder holds from the start, and train."""
+    folder = settings.folder
+    assert folder is not None
 
     def write() -> None:
-        if settings.options():
-            checkpoints.write_options(folder, settings.options())
+        settings.store()
         run_folder.write_start(folder, config)
         run_record.write_start(folder, name, tags)
 
     on_first_process(write)
+    return _train(config, plan, settings, reporter)
 
 
 def _train(
     config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None, start: Checkpoint | None = None
 ) -> Experiment:
     """Train all segments from a checkpoint on, report, write checkpoints, and write the results."""
-    history, folder, T = History(config), settings.folder, plan.iterations
+    history, folder, every, T = History(config), settings.folder, settings.checkpoint_every, plan.iterations
     started, partial_results = time.monotonic(), PartialResults(folder if is_first_process() else None)
-    if start is not None and folder is not None:
-        history.policy = checkpoints.read_policy(folder, start.runs.state.parameters.shape)
-        history.add(Metrics(**start.history), start.runs)
-    runs = None if start is None else start.runs
+    runs: training.Run | None = None
+    done = 0
+    if start is not None:
+        done, runs, past, history.policy = start
+        history.add(Metrics(**past), start.runs)  # type: ignore[arg-type]
+    description = describe_algorithm(config, T)
     segments = training.segments(
-        *plan,
-        length=SEGMENT,
-        every=settings.checkpoint_every,
-        runs=runs,
-        done=0 if start is None else start.done,
-        shape=settings.shape,
-        description=describe_algorithm(config, T),
+        *plan, length=SEGMENT, every=every, runs=runs, done=done, shape=settings.shape, description=description
     )
     with contextlib.ExitStack() as stack:
         stop_request = StopRequest() if folder is None else stack.enter_context(catch_stop_request())
@@ -282,30 +269,24 @@ def _train(
             if folder is None or segment.done == T:
                 continue
             stop_signal = max_over_processes(stop_request.signal)
-            if stop_signal or (settings.checkpoint_every and segment.done % settings.checkpoint_every == 0):
-                _save_checkpoint(folder, config, history, segment)
+            if stop_signal or (every and segment.done % every == 0):
+                lost = {} if history.finite.all() else history.policy
+                checkpoint = Checkpoint(segment.done, runs, history.merge()._asdict(), lost)
+                checkpoints.save(folder, config, checkpoint)
             partial_results.update(history, now=bool(stop_signal))
             if stop_signal:
                 on_first_process(partial(run_record.add_seconds, folder, time.monotonic() - started, False))
                 raise Interrupted(folder, segment.done, stop_signal)
     metrics, policy = history.metrics(), history.policy
     if folder is not None:
-        state = {} if runs is None else final_state.to_arrays(runs)
+        state = to_arrays(runs)
 
         def finish() -> None:
-            final_state.write(folder, state)
+            write_state(folder / run_folder.STATE, state, checkpoints.owner(config))
             run_folder.write_results(folder, metrics, policy)
-            (folder / final_state.HISTORY).unlink(missing_ok=True)
             partial_results.remove()
             run_record.add_seconds(folder, time.monotonic() - started, True)
             checkpoints.remove_all(folder)
 
         on_first_process(finish)
     return Experiment(config, metrics, policy, bool(history.finite.all()))
-
-
-def _save_checkpoint(folder: Path, config: Config, history: History, segment: training.TrainedSegment) -> None:
-    """Write a checkpoint, and the policies of seeds that became non-finite."""
-    if not history.finite.all():
-        on_first_process(partial(checkpoints.write_policy, folder, history.policy))
-    checkpoints.save(folder, config, Checkpoint(segment.done, segment.runs, history.merge()._asdict()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -30,10 +30,11 @@ from jaxbyz.runs import run_record
 from jaxbyz.runs.partial_results import PROGRESS, read_partial
 from jaxbyz.trained.methods import PolicyMethods
 
-RUN_FORMAT = 1
+RUN_FORMAT = 2
+STATE = "state.npz"  # of a finished run, from which a longer one continues
 EVALUATIONS = "evaluations.npz"
 METRICS = Metrics._fields
-RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", "state.npz")
+RUN_FILES = ("config.json", "environment.json", "metrics.npz", "policy.npz", STATE)
 PER_AGENT = ("shares", "byzantine")  # metrics with one value per agent
 NAMED_RUNS = 3  # in a message about a folder of runs
 MAX_COUNT = 2**53  # whole numbers up to here are exact as floats
@@ -173,8 +174,14 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def load_config(path: str | Path, *, names: bool = True) -> Config:
-    """Read the configuration of a run folder, finished or not. `names` is passed to `config.check`."""
+def load_config(path: str | Path, *, names: bool = True, to_continue: bool = False) -> Config:
+    """Read the configuration of a run folder, finished or not.
+
+    Args:
+        path: the run folder.
+        names: passed to `config.check`.
+        to_continue: refuse a run of an earlier version as well, whose results can be read but whose state cannot.
+    """
     folder = Path(path)
     if not _exists(folder):
         raise UsageError(f"{path}: no such folder")
@@ -186,8 +193,9 @@ def load_config(path: str | Path, *, names: bool = True) -> Config:
     version = values.get("format", RUN_FORMAT)
     if not isinstance(version, int):
         raise UsageError(f"{folder / 'config.json'}: format={version!r}: must be a whole number")
-    if version > RUN_FORMAT:
-        raise UsageError(f"{path}: written by a newer jaxbyz (format {version}, this one reads {RUN_FORMAT})")
+    if version > RUN_FORMAT or (to_continue and version < RUN_FORMAT):
+        age = "a newer" if version > RUN_FORMAT else "an older"
+        raise UsageError(f"{path}: written by {age} jaxbyz (format {version}, this one reads {RUN_FORMAT})")
     try:
         return from_dict(values, names=names)
     except UsageError as error:
@@ -219,29 +227,25 @@ def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:
     """
     folder = Path(path)
     config = load_config(folder, names=False)
-    if is_finished(folder):
-        source, metrics = folder / "metrics.npz", read_arrays(folder / "metrics.npz")
-        policy = read_arrays(folder / "policy.npz") if _exists(folder / "policy.npz") else {}
-        _check_policy(folder / "policy.npz", policy, config)
+    finished = is_finished(folder)
+    partial = read_partial(folder) if unfinished and not finished else None
+    if finished:
+        metrics, policy = read_arrays(folder / "metrics.npz"), _read_if_there(read_arrays, folder / "policy.npz")
+    elif partial is not None:
+        metrics, policy = partial
     else:
-        partial = read_partial(folder) if unfinished else None
-        if partial is None:
-            wrote_nothing = " and has written no results yet" if unfinished else " (metrics.npz missing)"
-            raise UsageError(f"{path}: the run is not finished{wrote_nothing}; `jaxbyz resume {path}` continues it")
-        source, (metrics, policy) = folder / PROGRESS, partial
-        _check_policy(source, policy, config)
-    _check_metrics(source, metrics, config)
-    environment, evaluations = folder / "environment.json", folder / EVALUATIONS
-    return RunData(
-        folder,
-        config,
-        metrics,
-        policy,
-        read_json(environment) if _exists(environment) else {},
-        run_record.read(folder),
-        read_arrays(evaluations) if _exists(evaluations) else {},
-        is_finished(folder),
-    )
+        wrote_nothing = " and has written no results yet" if unfinished else " (metrics.npz missing)"
+        raise UsageError(f"{path}: the run is not finished{wrote_nothing}; `jaxbyz resume {path}` continues it")
+    _check_policy(folder / ("policy.npz" if finished else PROGRESS), policy, config)
+    _check_metrics(folder / ("metrics.npz" if finished else PROGRESS), metrics, config)
+    environment = _read_if_there(read_json, folder / "environment.json")
+    evaluations = _read_if_there(read_arrays, folder / EVALUATIONS)
+    return RunData(folder, config, metrics, policy, environment, run_record.read(folder), evaluations, finished)
+
+
+def _read_if_there(read: Callable[[Path], Any], path: Path) -> Any:
+    """Return the contents of a file that a run need not have, or an empty table."""
+    return read(path) if _exists(path) else {}
 
 
 def _check_metrics(path: Path, metrics: dict[str, np.ndarray], config: Config) -> None:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, TypedDict
+
+import msgspec
 
 from jaxbyz.errors import UsageError
 from jaxbyz.files import read_json, write_json
 from jaxbyz.registry import Registry
 
 RECORD = "run.json"
-MAX_SECONDS = 1e10  # three centuries
+
+
+class RunRecord(TypedDict, total=False):
+    """The contents of run.json."""
+
+    name: str
+    tags: list[str]
+    imported: list[str]
+    started: str
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e10)]  # three centuries
+    finished: str
 
 
 def check_labels(name: str | None, tags: Sequence[str]) -> None:
@@ -43,32 +55,12 @@ def add_seconds(folder: Path, seconds: float, finished: bool) -> None:
     write_json(folder / RECORD, record)
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Return run.json; an empty table if it is missing, as in older folders, or damaged."""
+def read(folder: Path) -> RunRecord:
+    """Return run.json; an empty table if it is missing or damaged."""
     try:
-        record = read_json(folder / RECORD)
+        return read_json(folder / RECORD, RunRecord)
     except UsageError:
         return {}
-    return record if all(name not in record or fits(record[name]) for name, fits in _FITS.items()) else {}
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_duration(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MAX_SECONDS
-
-
-# key of run.json -> whether a value is one that a run writes
-_FITS: dict[str, Callable[[Any], bool]] = {
-    "name": _is_text, "tags": _are_texts, "imported": _are_texts, "started": _is_text, "finished": _is_text,
-    "seconds": _is_duration,
-}  # fmt: skip
 
 
 def default_folder(name: str, seconds: int | None = None) -> Path:

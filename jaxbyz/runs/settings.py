@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+import msgspec
 
 from jaxbyz.errors import UsageError
+from jaxbyz.files import read_json, refuse_links, write_json
+from jaxbyz.runs.checkpoints import FOLDER, make_folder
 from jaxbyz.runs.plan import Plan
 from jaxbyz.training.devices import Shape, choose_shape, parse_shape
+
+FILE = "options.json"
+
+
+class StoredSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The settings that `resume` uses again, as `options.json` holds them.
+
+    Attributes:
+        checkpoint_every: as in `RunSettings`.
+        mesh: the shape of the mesh as text, or None.
+        automatic: as in `RunSettings`.
+    """
+
+    checkpoint_every: int | None = None
+    mesh: str | None = None
+    automatic: bool = False
 
 
 class RunSettings(NamedTuple):
@@ -28,12 +47,6 @@ class RunSettings(NamedTuple):
     shape: Shape | None = None
     automatic: bool = False
 
-    def options(self) -> dict[str, Any]:
-        """Return what `resume` needs to know, as JSON values."""
-        mesh = None if self.shape is None else str(self.shape)
-        options = {"checkpoint_every": self.checkpoint_every, "chosen_mesh" if self.automatic else "mesh": mesh}
-        return {name: value for name, value in options.items() if value is not None}
-
     def with_shape(self, plan: Plan) -> RunSettings:
         """Check a requested shape; otherwise choose one, and keep it in the settings so that `resume` can use it again.
 
@@ -45,15 +58,33 @@ class RunSettings(NamedTuple):
             return self._replace(shape=shape, automatic=True)
         return self
 
-    def with_earlier_shape(self, stored: dict[str, Any], log: Callable[[str], None]) -> RunSettings:
-        """Return settings with the shape that was chosen when the run started, if it fits the devices."""
-        if self.shape is not None or "chosen_mesh" not in stored:
-            return self
-        shape = parse_shape(stored["chosen_mesh"])
-        if shape.seeds * shape.agents > len(jax.devices()):
+    def with_stored(self, stored: StoredSettings, log: Callable[[str], None]) -> RunSettings:
+        """Return settings in which values that were not given are those that the run was started with.
+
+        A mesh that was chosen automatically is used again only if it fits the devices.
+        """
+        every = self.checkpoint_every or stored.checkpoint_every
+        settings = make_settings(self.folder, every, None)._replace(shape=self.shape)
+        if self.shape is not None or stored.mesh is None:
+            return settings
+        shape = parse_shape(stored.mesh)
+        if stored.automatic and shape.seeds * shape.agents > len(jax.devices()):
             log(f"the run started on mesh {shape}, which does not fit here: numbers will agree up to rounding")
-            return self
-        return self._replace(shape=shape, automatic=True)
+            return settings
+        return settings._replace(shape=shape, automatic=stored.automatic)
+
+    def store(self) -> None:
+        """Write what `resume` needs to know."""
+        assert self.folder is not None
+        stored = StoredSettings(self.checkpoint_every, None if self.shape is None else str(self.shape), self.automatic)
+        if stored != StoredSettings():
+            write_json(make_folder(self.folder) / FILE, msgspec.to_builtins(stored))
+
+
+def stored_settings(folder: Path) -> StoredSettings:
+    """Return what `RunSettings.store` has written."""
+    path = refuse_links(folder, FOLDER) / FILE
+    return read_json(path, StoredSettings) if path.exists() else StoredSettings()
 
 
 def make_settings(out: str | Path | None, checkpoint_every: int | None, mesh: str | None) -> RunSettings:

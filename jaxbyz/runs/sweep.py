@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
@@ -37,11 +39,19 @@ from jaxbyz.runs.settings import make_settings
 MAX_MEMBERS = 10_000
 MAX_NAME_LENGTH = 150
 MAX_REPORTED = 20  # lines about options before the first member starts
-SWEEP_FILE_KEYS = {"out": str, "checkpoint_every": int, "fixed": dict, "grid": dict}
+
+
+class SweepFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The tables and values of a sweep file."""
+
+    out: str | None = None
+    checkpoint_every: int | None = None
+    fixed: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
 
 
 class Sweep(NamedTuple):
-    """The contents of a sweep file.
+    """The members that a sweep file describes.
 
     Attributes:
         members: the options of every member, by name, in the order of the grid.
@@ -77,32 +87,26 @@ def load_sweep(path: str | Path) -> Sweep:
     Raises:
         UsageError: if the file cannot be read or is not a sweep.
     """
-    values = read_toml(Path(path))
-    for name, value in values.items():
-        kind = SWEEP_FILE_KEYS.get(name)
-        if kind is None and (name in FIELDS or name == "preset"):
-            raise UsageError(
-                f"{path}: {name} is an option of the runs: write it below [fixed], or as a list below [grid]"
-            )
-        if kind is None:
-            raise UsageError(f"{path}: {name!r} is unknown; known: out, checkpoint_every, [fixed], [grid]")
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UsageError(f"{path}: {name} is not {'a table' if kind is dict else kind.__name__}")
-    fixed, grid = values.get("fixed", {}), values.get("grid", {})
-    _check_options(path, fixed, grid)
-    return Sweep(dict(_members(path, fixed, grid)), values.get("out"), values.get("checkpoint_every"))
-
-
-def _check_options(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> None:
-    """Refuse unknown options, options in both tables, and grid values that are not lists."""
-    for name in (*fixed, *grid):
+    misplaced = [name for name in read_toml(Path(path)) if name in FIELDS or name == "preset"]
+    if misplaced:
+        raise UsageError(
+            f"{path}: {misplaced[0]} is an option of the runs: write it below [fixed], or as a list below [grid]"
+        )
+    file = read_toml(Path(path), SweepFile)
+    for name in (*file.fixed, *file.grid):
         if name not in FIELDS and name != "preset":
             resolve(**{name: None})  # raises, and names the nearest option
-    if both := sorted(set(fixed) & set(grid)):
-        raise UsageError(f"{path}: {both[0]} is in [fixed] and in [grid]; name it in one of them")
-    for name, values in grid.items():
-        if not isinstance(values, list) or not values:
+        if name in file.fixed and name in file.grid:
+            raise UsageError(f"{path}: {name} is in [fixed] and in [grid]; name it in one of them")
+        if not file.grid.get(name, True):
             raise UsageError(f"{path}: grid.{name} must be a list of at least one value")
+    try:
+        members = dict(_members(path, file.fixed, file.grid))
+    except UsageError:
+        raise
+    except ValueError as error:  # a number with thousands of digits cannot be part of a name
+        raise UsageError(f"{path}: not usable as a sweep ({first_line(error)})") from error
+    return Sweep(members, file.out, file.checkpoint_every)
 
 
 def _members(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from jaxbyz.configuration.config import Config
 from jaxbyz.protocol.placement import Places
 from jaxbyz.runs.history import with_trajectories
 from jaxbyz.runs.plan import make_plan
+from jaxbyz.trained.start_from import start_parameters
 
 # (numbers of attacks [A], factors [G], keys [seeds], coins [T] or [seeds, T]) -> Metrics [A, G, seeds, T]
 Train = Callable[[Sequence[int], np.ndarray, PRNGKeyArray, np.ndarray], Metrics]
@@ -81,7 +81,8 @@ def train_together(config: Config, iterations: int, attacks: Sequence[str] = (),
     """
     built = [make_attack(name, config.agents, config.byzantine) for name in attacks]
     attack = built[0] if len(built) == 1 else one_of(built) if built else None
-    algorithm = build(config, iterations, with_factor(make_optimizer(config, iterations)), attack)
+    optimizer = with_factor(make_optimizer(config, iterations))
+    algorithm = build(config, iterations, optimizer, attack, start_parameters)
 
     def one(number: Array, factor: Array, key: PRNGKeyArray, coins: Array) -> Metrics:
         start = starting_with_factor(starting_with_attack(algorithm, number), factor)
@@ -111,38 +112,20 @@ def train_together(config: Config, iterations: int, attacks: Sequence[str] = (),
     return train
 
 
-class ScaledState(NamedTuple):
-    """The state of `with_factor`: that of the optimizer, and the factor `[]` on its updates."""
-
-    inner: optax.OptState
-    factor: Array
-
-
 def with_factor(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return the optimizer with a factor on its updates, which is kept in its state and is one at first.
+    """Return the optimizer with a factor on its updates, which is kept in its state as `step_size` and is one at first.
 
     The updates of all optimizers here are proportional to the step size, so this is a factor on the step size.
     """
-
-    def init(parameters: Array) -> ScaledState:
-        return ScaledState(optimizer.init(parameters), jnp.float32(1))
-
-    def update(updates: Array, state: ScaledState, parameters: Array | None = None) -> tuple[Array, ScaledState]:
-        updates, inner = optimizer.update(updates, state.inner, parameters)
-        return state.factor * updates, state._replace(inner=inner)
-
-    return optax.GradientTransformation(init, update)
+    return optax.chain(optimizer, optax.inject_hyperparams(optax.scale)(step_size=1.0))
 
 
 def starting_with_factor(algorithm: Algorithm, factor: Array) -> Algorithm:
     """Return an algorithm built with `with_factor` that starts with this factor `[]`."""
 
-    def scaled(state: Any) -> Any:
-        return state._replace(factor=factor * state.factor) if isinstance(state, ScaledState) else state
-
     def init(key: PRNGKeyArray, *places: Places) -> State:
         state = algorithm.init(key, *places)
-        optimizer = jax.tree.map(scaled, state.optimizer, is_leaf=lambda node: isinstance(node, ScaledState))
-        return state._replace(optimizer=optimizer)
+        factors = factor * optax.tree_utils.tree_get(state.optimizer, "step_size")
+        return state._replace(optimizer=optax.tree_utils.tree_set(state.optimizer, step_size=factors))
 
     return algorithm._replace(init=init)

@@ -15,8 +15,8 @@ from mujoco_tasks import MODULES, recorded_step
 
 import jaxbyz as jb
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.configuration.start import start_parameters, with_task_of_start
 from jaxbyz.trained.acting import task_of
+from jaxbyz.trained.start_from import start_parameters, with_task_of_start
 
 PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
 EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and policy

@@ -23,7 +23,7 @@ from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import inbox, keys, launcher, process
 from jaxbyz.federation.inbox import Stopped
-from jaxbyz.federation.meeting import common_iteration
+from jaxbyz.federation.membership import common_iteration
 from jaxbyz.federation.programs import build_programs
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.report.runs import load_runs
@@ -92,7 +92,7 @@ def assert_nothing_was_missed(federation):
     """Every message was used, and only copies were refused: a node that waits for a second repeats its messages."""
     for node in federation.nodes.values():
         assert node.record.rows["missing"].sum() == 0
-        assert node.inbox.refused.keys() <= {"repeated", "late", "old"}, node.inbox.refused
+        assert node.others.inbox.refused.keys() <= {"repeated", "late", "old"}, node.others.inbox.refused
 
 
 def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, five):
@@ -121,7 +121,7 @@ def test_copies_of_messages_change_nothing(tmp_path, five, monkeypatch):
     federation = Threads(tmp_path, config, programs=five).join()
     assert_equal_to_simulation(federation, config)
     assert_nothing_was_missed(federation)
-    assert all(node.inbox.refused["late"] > 0 for node in federation.nodes.values())
+    assert all(node.others.inbox.refused["late"] > 0 for node in federation.nodes.values())
 
 
 @pytest.mark.slow
@@ -199,14 +199,12 @@ def test_a_node_that_breaks_the_protocol_changes_nothing(tmp_path, seven):
     assert sum(counts.values()) > 10
     parameters = federation.parameters()
     assert np.isfinite(parameters).all() and np.abs(parameters - parameters[0]).max() < 1e-2
-    refused = sum((node.inbox.refused for node in federation.nodes.values()), start=type(chaos.counts)())
+    refused = sum((node.others.inbox.refused for node in federation.nodes.values()), start=type(chaos.counts)())
     assert sum(refused.values()) > 10 and refused.keys() - {"late", "old", "early", "repeated"}
     # Honest nodes are never blamed for what the other one sends in their names.
     for node in federation.nodes.values():
-        bad = {
-            reason: n for reason, n in node.inbox.refused.items() if reason not in ("late", "old", "early", "repeated")
-        }
-        assert node.inbox.refused_of[6] >= sum(bad.values())
+        heard, usual = node.others.inbox, ("late", "old", "early", "repeated")
+        assert heard.refused_of[6] >= sum(n for reason, n in heard.refused.items() if reason not in usual)
 
 
 def wait_until(condition, seconds=500):
@@ -245,7 +243,7 @@ def test_another_configuration_is_refused(tmp_path, seven):
     others.start(0)
     assert "have another configuration than" in first_error(others, 0)
     for index in (1, 2, 3):
-        assert list(others.nodes[index].inbox.strangers) == [0]  # one node can lie, so they do not stop
+        assert list(others.nodes[index].others.inbox.strangers) == [0]  # one node can lie, so they do not stop
         others.stop(index)
 
 
@@ -253,7 +251,7 @@ def test_another_configuration_is_refused(tmp_path, seven):
 def test_another_version_is_refused(tmp_path, seven):
     federation = meeting(tmp_path, seven, [1, 2])
     for node in federation.nodes.values():
-        node.version = "9.9.9"
+        node.others.version = "9.9.9"
     federation.start(0)
     assert f"nodes 1, 2 run jaxbyz 9.9.9, this node {jb.__version__}" in first_error(federation, 0)
     federation.stop(1)
@@ -263,7 +261,7 @@ def test_another_version_is_refused(tmp_path, seven):
 @pytest.mark.slow
 def test_two_processes_with_one_identity_are_refused(tmp_path, seven):
     federation = meeting(tmp_path, seven, [0, 1, 2, 3])
-    wait_until(lambda: all(len(federation.nodes[i].inbox.hellos) == 3 for i in range(4)))
+    wait_until(lambda: all(len(federation.nodes[i].others.inbox.hellos) == 3 for i in range(4)))
     (port,) = launcher._free_ports(1)
     copied = Threads(tmp_path, small_config(**SEVEN), {0: NodeSettings(bind=f"127.0.0.1:{port}")}, seven, only=[0])
     wait_until(lambda: federation.errors or copied.errors)

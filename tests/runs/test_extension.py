@@ -13,9 +13,12 @@ import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.cli import main
 from jaxbyz.report.statistics import bootstrap_mean, stratified_iqm
-from jaxbyz.runs import final_state, run_folder
-from jaxbyz.runs.extension import extend
+from jaxbyz.runs import checkpoints, run_folder
+from jaxbyz.runs.extension import extend, write_end
+from jaxbyz.runs.partial_results import PROGRESS
 from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.state_file import read_state
+from jaxbyz.trained.start_from import start_parameters
 from tests.helpers import StopAt, assert_same_run
 
 TINY = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "N": 4, "B": 2, "p": 0.5, "kappa": "2", "horizon": 20,
@@ -50,7 +53,7 @@ def test_an_extended_run_is_the_long_run(short, long_run, capsys):
     assert f"at iteration {before} of" in capsys.readouterr().err, "the run started again"
     loaded = jb.load_run(short)
     assert_same_run(loaded, long_run)
-    assert loaded.config == LONG and not (short / final_state.HISTORY).exists()
+    assert loaded.config == LONG and not (short / PROGRESS).exists()
     assert_same_run(extend(short, 80), long_run)  # nothing left to do
     with pytest.raises(jb.UsageError, match="the run has 80 already; give more"):
         extend(short, 79)
@@ -68,7 +71,12 @@ def test_an_interrupted_extension_continues(short, long_run):
 def test_an_extension_that_is_killed_early_leaves_a_run(short, long_run, monkeypatch):
     """Between its two steps the folder holds the end of the short run, which `resume` finishes again."""
     finished = jb.load_run(short)
-    (short / "metrics.npz").rename(short / final_state.HISTORY)
+    runs = read_state(short / run_folder.STATE, checkpoints.owner(CONFIG))
+    write_end(short, CONFIG, finished, runs)
+    assert_same_run(resume(short), finished)
+    assert not (short / "checkpoints").exists(), "killed before the run became unfinished: it is finished"
+    write_end(short, CONFIG, finished, runs)
+    (short / "metrics.npz").rename(short / PROGRESS)
     assert_same_run(resume(short), finished)
     assert_same_run(extend(short, 80), long_run)
 
@@ -83,7 +91,7 @@ def test_an_unfinished_run_can_be_extended(tmp_path, long_run):
 @pytest.mark.parametrize("damage", ["missing", "damaged", "other"])
 @pytest.mark.slow
 def test_without_its_final_state_a_run_is_trained_again(short, long_run, damage):
-    path = short / final_state.STATE
+    path = short / run_folder.STATE
     if damage == "missing":
         path.unlink()
     elif damage == "damaged":
@@ -127,11 +135,11 @@ def test_a_run_starts_from_a_learnt_policy(short, tmp_path):
     assert main(["train", "--from", str(short), *args, "--out", str(tmp_path / "next")]) == 0
     config = jb.load_run(tmp_path / "next").config
     assert config.hidden == (4,) and config.start.startswith(f"from:{short}#")
-    theta = jax.jit(jb.build(config).policy.init)(jax.random.key(5))
+    theta = jax.jit(jb.build(config, read_start=start_parameters).policy.init)(jax.random.key(5))
     np.testing.assert_array_equal(theta, learnt.parameters())
     exported = learnt.export(tmp_path / "policy.npz", run_seed=1, agent=2)
     other = jb.run_experiment(start=f"from:{exported}", **{**TINY, "hidden": (4,)}, trajectories=4)
-    theta = jax.jit(jb.build(other.config).policy.init)(jax.random.key(5))
+    theta = jax.jit(jb.build(other.config, read_start=start_parameters).policy.init)(jax.random.key(5))
     np.testing.assert_array_equal(theta, learnt.parameters(run_seed=1, agent=2))
 
 

@@ -11,8 +11,9 @@ import rich.console
 from tensorboardX.proto.event_pb2 import Event
 
 import jaxbyz as jb
+from jaxbyz.runs.loggers import TensorBoard
 from jaxbyz.runs.progress import Bar, Lines
-from jaxbyz.runs.reporters import Progress, ReporterGroup, TensorBoard
+from jaxbyz.runs.reporters import Progress, ReporterGroup
 from jaxbyz.runs.run import run, run_experiment
 
 CONFIG = jb.resolve(

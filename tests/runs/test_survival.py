@@ -11,12 +11,14 @@ import json
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
 import time
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -24,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import StopAt, assert_same_run, finish, flags, held_to_permissions, spawn
+from run_folders import change_json
 
 import jaxbyz as jb
 from jaxbyz.algorithms import algorithms
@@ -33,10 +36,13 @@ from jaxbyz.errors import UsageError
 from jaxbyz.files import read_arrays, write_arrays
 from jaxbyz.runs import checkpoints
 from jaxbyz.runs import run as run_module
+from jaxbyz.runs.extension import extend
 from jaxbyz.runs.folder_lock import BusyError, lock_folder
 from jaxbyz.runs.plan import make_plan
 from jaxbyz.runs.run import Interrupted, resume, run
 from jaxbyz.runs.run_folder import write_start
+from jaxbyz.runs.settings import StoredSettings, stored_settings
+from jaxbyz.runs.state_file import write_state
 from jaxbyz.training import layout
 from jaxbyz.training.devices import Shape, make_mesh
 
@@ -86,8 +92,8 @@ def fragile(monkeypatch):
     """A configuration whose second seed has no finite parameters from iteration 5 on, in segments of four."""
 
     @functools.wraps(jb.decbyzpg)
-    def factory(environment, policy, **options):
-        algorithm = jb.decbyzpg(environment, policy, **options)
+    def factory(environment, policy, settings):
+        algorithm = jb.decbyzpg(environment, policy, settings)
         second = jax.random.key_data(jax.random.split(jax.random.key(1))[0])
 
         def step(state, coin, *places):
@@ -173,35 +179,46 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def largest(folder: Path) -> Path:
-    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+def change(path: Path, **arrays) -> None:
+    """Write a file of arrays again with some of them changed; None removes one."""
+    kept = {name: values for name, values in {**read_arrays(path), **arrays}.items() if values is not None}
+    write_arrays(path, kept, compress=False)
+
+
+def described(path: Path, **changes) -> np.ndarray:
+    """Return the description of a stored state with some of its values changed."""
+    return np.array(json.dumps({**json.loads(str(read_arrays(path)["description"])), **changes}))
 
 
 DAMAGE = {
-    "a flipped bit": lambda newest: flip(largest(newest)),
-    "a truncated file": lambda newest: os.truncate(largest(newest), 10),
-    "a lost file": lambda newest: largest(newest).unlink(),
-    "another file": lambda newest: (newest / "runs" / "more").write_text("?"),
-    "a link": lambda newest: (newest / "link").symlink_to("/etc/passwd"),
-    "no seal": lambda newest: newest.with_suffix(".json").unlink(),
-    "half a seal": lambda newest: os.truncate(newest.with_suffix(".json"), 40),
-    "no folder": shutil.rmtree,
+    "a flipped bit": flip,
+    "a truncated file": lambda newest: os.truncate(newest, newest.stat().st_size // 2),
+    "an empty file": lambda newest: os.truncate(newest, 0),
+    "a lost array": lambda newest: change(newest, **{"runs/state/parameters": None}),
+    "another array": lambda newest: change(newest, more=np.zeros(1)),
+    "a changed number": lambda newest: change(newest, **{"history/returns": np.zeros((2, 4), np.float32)}),
+    "another shape": lambda newest: change(newest, **{"history/returns": np.zeros((2, 3), np.float32)}),
+    "no description": lambda newest: change(newest, description=None),
+    "half a description": lambda newest: change(newest, description=np.array('{"format": 2')),
+    "another type": lambda newest: change(newest, description=described(newest, digest=7)),
+    "a compressed file": lambda newest: write_arrays(newest, {**read_arrays(newest), "more": np.zeros(10**6)}),
+    "a pipe": lambda newest: (newest.unlink(), os.mkfifo(newest)),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
     """The checkpoint before it is used, with a message. Training is replaced; the next test compares results."""
-    DAMAGE[kind](copy / "checkpoints" / "4")
+    DAMAGE[kind](copy / "checkpoints" / "4.npz")
     lines = []
     monkeypatch.setattr(run_module, "_train", lambda config, plan, settings, reporter, start: start)
     assert resume(copy, log=lines.append).done == 2
     assert len(lines) == 2 and lines[0].startswith("the checkpoint of iteration 4 is damaged ("), lines
-    assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4").exists()
+    assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4.npz").exists()
 
 
 def test_after_damage_the_result_is_the_same(copy, whole):
-    flip(largest(copy / "checkpoints" / "4"))
+    change(copy / "checkpoints" / "4.npz", **{"history/returns": np.zeros((2, 4), np.float32)})
     done, lines = resumed(copy)
     assert "differs from what was written" in lines[0]
     assert_same_run(done, whole)
@@ -211,20 +228,28 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda seal: {**seal, "format": 99}, "written by a newer jaxbyz (checkpoint format 99, this one reads 1)"),
-        (lambda seal: {**seal, "config": "0" * 64}, "belongs to another configuration"),
-    ],
-)
-def test_checkpoints_of_other_runs_or_formats_are_refused_and_kept(change, message, copy):
-    path = copy / "checkpoints" / "4.json"
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+def test_checkpoints_of_other_runs_or_formats_are_refused_and_kept(copy, config):
+    path, original = copy / "checkpoints" / "4.npz", (copy / "checkpoints" / "4.npz").read_bytes()
+    for spoil, message in (
+        (lambda: change(path, description=described(path, format=99)), "by another version of jaxbyz (format 99, not"),
+        (lambda: write_state(path, {}, "another run"), "belongs to another configuration"),
+    ):
+        spoil()
+        before = contents(copy)
+        with pytest.raises(UsageError) as refusal:
+            resume(copy)
+        assert message in str(refusal.value) and contents(copy) == before
+        path.write_bytes(original)
+
+
+@pytest.mark.parametrize(("number", "message"), [(1, "an older jaxbyz (format 1"), (99, "a newer jaxbyz (format 99")])
+def test_folders_of_other_versions_are_refused_and_kept(number, message, copy):
+    change_json(copy / "config.json", format=number)
     before = contents(copy)
-    with pytest.raises(UsageError) as refusal:
-        resume(copy)
-    assert message in str(refusal.value) and contents(copy) == before
+    for continue_run in (resume, partial(extend, trajectories=40)):
+        with pytest.raises(UsageError, match=re.escape(message)):
+            continue_run(copy)
+        assert contents(copy) == before
 
 
 def test_a_changed_config_is_refused(copy, capsys):
@@ -309,25 +334,25 @@ def file_size_limit(size: int):
 def test_a_full_disk_loses_nothing(size, copy, config):
     """Writing fails at the first byte or in one of the arrays: one line, and existing files are unchanged."""
     before = contents(copy)
-    found = checkpoints.restore(copy, config, lambda done: target(config, done), print)
+    found = restored(copy, config)
     with (
         file_size_limit(size),
-        pytest.raises(UsageError, match=r"could not be written \(.*\); earlier checkpoints are") as refusal,
+        pytest.raises(UsageError, match=r"written \(File too large\); nothing was overwritten") as refusal,
     ):
         checkpoints.save(copy, config, found._replace(done=6))
     assert "\n" not in str(refusal.value)
-    assert before.items() <= contents(copy).items() and not (copy / "checkpoints" / "6.json").exists()
+    assert before.items() <= contents(copy).items() and not (copy / "checkpoints" / "6.npz").exists()
     with (
         file_size_limit(size),
         pytest.raises(UsageError, match=r"written \(File too large\); nothing was overwritten"),
     ):
         write_arrays(copy / "config.json", {"x": np.random.default_rng(0).normal(size=1000)})
     assert before.items() <= contents(copy).items() and not list(copy.rglob(".config*"))
-    assert checkpoints.restore(copy, config, lambda done: target(config, done), print).done == 4
+    assert restored(copy, config).done == 4
 
 
-def target(config, done):
-    return checkpoints.expected_checkpoint(make_plan(config).algorithm, config.seeds, None, done)
+def restored(folder, config, log=print):
+    return checkpoints.restore(folder, config, make_plan(config).algorithm, None, log)
 
 
 class Trap:
@@ -377,14 +402,14 @@ def test_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path, stopped, c
     for text, message in (
         ('{"agents": "many"}', "agents='many' is not a whole number"),
         ('{"agents": true}', "agents='True' is not a whole number"),
-        ('{"agents": 1e400}', "not readable as JSON (1e400 is too large)"),
-        ('{"eta": NaN}', "not readable as JSON (NaN is not JSON)"),
+        ('{"agents": 1e400}', "not readable as JSON (Number out of range"),
+        ('{"eta": NaN}', "not readable as JSON (JSON is malformed: invalid character"),
         ('{"hidden": ["16"]}', "hidden="),
         ('{"hidden": 16}', "hidden="),
         ('{"attack": ["none"]}', "attack="),
         ('{"format": "new"}', "format='new': must be a whole number"),
         ("[" * 100_000, "not readable as JSON"),
-        ("[1, 2]", "one JSON object"),
+        ("[1, 2]", "not readable as JSON (Expected `object`, got `array`)"),
         ('{"a": "' + "x" * 2**21 + '"}', "larger than"),
         ("\x00\xff", "not readable as JSON"),
     ):
@@ -422,15 +447,18 @@ def test_arrays_that_are_not_those_of_a_run_are_refused(tmp_path, config, whole,
 
 
 def test_a_checkpoint_of_other_shapes_is_not_used(copy, config, stopped):
-    """A checkpoint with a valid seal but other shapes is skipped for the one before it."""
-    other = checkpoints.restore(copy, config, lambda done: target(config, done), print)
-    cut = other._replace(history={name: value[:, :1] for name, value in other.history.items()})
-    checkpoints.save(copy, config, cut)
-    lines = []
-    found = checkpoints.restore(copy, config, lambda done: target(config, done), lines.append)
-    assert found.done == 2 and "unreadable" in lines[0]
-    for name, value in found.history.items():
-        assert value.shape[:2] == (2, 2), name
+    """A checkpoint that is as it was written, but of other shapes, is skipped for the one before it."""
+    other = restored(copy, config)
+    for spoilt, message in (
+        (other._replace(history={name: value[:, :1] for name, value in other.history.items()}), "number of iterations"),
+        (other._replace(runs=jax.tree.map(lambda leaf: leaf[:1], other.runs)), "; it must be "),
+    ):
+        checkpoints.save(copy, config, spoilt)
+        lines = []
+        found = restored(copy, config, lines.append)
+        assert found.done == 2 and message in lines[0]
+        for name, value in found.history.items():
+            assert value.shape[:2] == (2, 2), name
 
 
 def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int, seed: int = 0) -> None:
@@ -453,7 +481,7 @@ def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int,
         process.communicate()
         hits += process.returncode == -signal.SIGKILL
         at = newest(out)
-        assert at >= reached, f"kill {attempt}: {at} after {reached}, a sealed checkpoint was lost"
+        assert at >= reached, f"kill {attempt}: {at} after {reached}, a checkpoint was lost"
         reached = max(reached, at)
     assert hits == kills, "the run finished before all kills: make it longer"
     process = spawn("-m", "jaxbyz", "resume", str(out), "--quiet")
@@ -462,18 +490,18 @@ def killed_again_and_again(out: Path, kills: int, trajectories: int, every: int,
 
 
 def newest(out: Path) -> int:
-    """Return the iteration of the newest sealed checkpoint."""
-    names = [path.stem for path in (out / "checkpoints").glob("*.json")] if (out / "checkpoints").is_dir() else []
+    """Return the iteration of the newest checkpoint."""
+    names = [path.stem for path in (out / "checkpoints").glob("*.npz")] if (out / "checkpoints").is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 @pytest.mark.slow
 def test_twenty_kills_lose_nothing(tmp_path):
-    killed_again_and_again(tmp_path / "run", 20, trajectories=1500, every=5)
+    killed_again_and_again(tmp_path / "run", 20, trajectories=4000, every=5)
 
 
 def test_the_automatic_mesh_is_stored(stopped):
-    assert checkpoints.read_options(stopped) == {"checkpoint_every": 2, "chosen_mesh": "seeds=2,agents=1"}
+    assert stored_settings(stopped) == StoredSettings(checkpoint_every=2, mesh="seeds=2,agents=1", automatic=True)
 
 
 @pytest.mark.slow
@@ -481,7 +509,7 @@ def test_a_resumed_run_uses_the_automatic_mesh_again_if_it_fits(tmp_path, monkey
     """A run that started with its agents on two devices is resumed with other XLA flags, then on one device."""
     config = resolve(**{**TINY, "seeds": 1})
     interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
-    assert checkpoints.read_options(tmp_path / "run") == {"checkpoint_every": 3, "chosen_mesh": "seeds=1,agents=2"}
+    assert stored_settings(tmp_path / "run") == StoredSettings(3, "seeds=1,agents=2", True)
     shapes = []
     monkeypatch.setattr(layout, "make_mesh", lambda shape: shapes.append(shape) or make_mesh(shape))
     monkeypatch.setenv("XLA_FLAGS", "")

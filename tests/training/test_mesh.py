@@ -133,7 +133,7 @@ def test_when_a_process_dies_the_other_reports_it_and_the_run_can_be_resumed(vic
     train = ["train", *flags(options), "--checkpoint-every=20", "--out", str(out), "--distributed"]
     processes = together(2, "-m", "jaxbyz", *train)
     deadline = time.monotonic() + 200
-    while not (out / "checkpoints" / "20.json").exists() and time.monotonic() < deadline:
+    while not (out / "checkpoints" / "20.npz").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     processes[victim].send_signal(signal.SIGKILL)
     killed = time.monotonic()
@@ -142,7 +142,7 @@ def test_when_a_process_dies_the_other_reports_it_and_the_run_can_be_resumed(vic
     assert time.monotonic() - killed < 60
     assert processes[1 - victim].returncode not in (0, None)
     assert "lost another process" in said or "another task died" in said, said
-    resumed = together(2, "-m", "jaxbyz", "resume", str(out), "--distributed", "--quiet")
+    resumed = together(2, "-m", "jaxbyz", "resume", str(out), "--distributed")
     assert "resuming" in finish(resumed[0])
     finish(resumed[1])
     whole = run(resolve(**options))

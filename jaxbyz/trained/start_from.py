@@ -8,11 +8,11 @@ is not continued from others than it was started with.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from jaxbyz.configuration.config import START_FROM, Config
@@ -22,6 +22,16 @@ from jaxbyz.files import read_arrays, read_json
 from jaxbyz.policies.options import NETWORK_OPTIONS
 
 TASK_OPTIONS = ("env", "env_param", "policy", *NETWORK_OPTIONS)  # that follow the learnt policy unless they are given
+
+
+class Schema(msgspec.Struct):
+    """What is read of the schema of an exported policy (`jaxbyz.trained.export.describe`)."""
+
+    format: Literal["jaxbyz policy"]
+    environment: str
+    env_param: str
+    spec: str
+    options: dict[str, Any]
 
 
 def with_task_of_start(options: dict[str, Any]) -> dict[str, Any]:
@@ -34,14 +44,8 @@ def with_task_of_start(options: dict[str, Any]) -> dict[str, Any]:
         config = _config(path)
         return {**{name: getattr(config, name) for name in TASK_OPTIONS}, **options}
     schema = _schema(path, read_arrays(path))
-    known = {name: value for name, value in schema["options"].items() if name in NETWORK_OPTIONS}
-    return {
-        "env": schema["environment"],
-        "env_param": schema["env_param"],
-        "policy": schema["spec"],
-        **known,
-        **options,
-    }
+    known = {name: value for name, value in schema.options.items() if name in NETWORK_OPTIONS}
+    return {"env": schema.environment, "env_param": schema.env_param, "policy": schema.spec, **known, **options}
 
 
 def with_digest(config: Config) -> Config:
@@ -90,15 +94,12 @@ def _config(folder: Path) -> Config:
     return from_dict(read_json(folder / "config.json"), names=False)
 
 
-def _schema(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def _schema(path: Path, arrays: dict[str, np.ndarray]) -> Schema:
     """Return the schema of an exported policy."""
     try:
-        schema = json.loads(str(arrays["schema"]))
-        if schema["format"] == "jaxbyz policy" and {"environment", "env_param", "spec", "options"} <= schema.keys():
-            return dict(schema)
-    except (KeyError, ValueError, TypeError):
-        pass
-    raise UsageError(f"{path}: is neither a run folder nor a policy that `jaxbyz export` has written")
+        return msgspec.json.decode(str(arrays["schema"]), type=Schema)
+    except (KeyError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path}: is neither a run folder nor a policy that `jaxbyz export` has written") from error
 
 
 def _digest(theta: np.ndarray) -> str:
