@@ -62,4 +62,4 @@ def bucketing(byzantine: int = 0, *, size: int | None = None, alpha_max: float =
         everyone = mix((ok / jnp.maximum(jnp.sum(ok), 1)).astype(messages.dtype)[None], messages)
         return Outcome(jnp.where(empty, everyone, means), shares, state)
 
-    return Rule(apply, random=True, moves=True, rotates=True)
+    return Rule(apply, random=True, moves=True, rotates=True, averages=True, translates=True)

@@ -38,7 +38,7 @@ def bulyan(byzantine: int = 0) -> Rule:
         shares = jnp.zeros(n, messages.dtype).at[winners].add(winner_shares)
         return Outcome(vector[None], shares[None], state)
 
-    return Rule(apply)
+    return Rule(apply, translates=True)
 
 
 def successive_winners(squares: Float[Array, "n n"], f: int, count: int) -> Int[Array, " count"]:

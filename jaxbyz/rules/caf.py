@@ -56,4 +56,4 @@ def caf(byzantine: int = 0) -> Rule:
         start = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
         return normalised(jax.lax.fori_loop(0, 2 * byzantine, step, start)[1], ok)
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)

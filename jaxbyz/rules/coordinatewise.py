@@ -127,7 +127,7 @@ def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
         vector, shares = mean_and_shares(select(len(messages)), messages, usable(messages))
         return Outcome(vector[None], shares[None], state)
 
-    return Rule(apply)
+    return Rule(apply, translates=True)
 
 
 def median() -> Rule:

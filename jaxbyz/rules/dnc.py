@@ -59,4 +59,4 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
         weights = normalised((times_kept == jnp.max(times_kept)).astype(messages.dtype), ok)
         return Outcome(mix(weights[None], messages), weights[None], state)
 
-    return Rule(apply, random=True)
+    return Rule(apply, random=True, averages=True)

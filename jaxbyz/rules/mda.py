@@ -37,7 +37,7 @@ def mda(byzantine: int = 0) -> Rule:
         kept = minimum_diameter_subset(squares, byzantine)
         return normalised(kept.astype(messages.dtype), ok=jnp.isfinite(jnp.diagonal(squares)))
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)
 
 
 def minimum_diameter_subset(squares: Float[Array, "n n"], f: int) -> Bool[Array, " n"]:

@@ -39,4 +39,4 @@ def monna(byzantine: int = 0) -> Rule:
         share = normalised(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)[None]
         return Outcome(mix(share, messages), share, state)
 
-    return Rule(apply, personal=True)
+    return Rule(apply, personal=True, averages=True, translates=True)

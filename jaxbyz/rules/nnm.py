@@ -38,4 +38,4 @@ def nnm(byzantine: int = 0) -> Rule:
         shares = kept / jnp.maximum(jnp.sum(kept, axis=1, keepdims=True), 1.0)
         return Outcome(mix(shares, messages), shares, state)
 
-    return Rule(apply, rotates=True)
+    return Rule(apply, rotates=True, averages=True, translates=True)

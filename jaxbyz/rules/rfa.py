@@ -54,7 +54,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         distances = jnp.sqrt(jax.lax.stop_gradient(jnp.where(ok, squares, jnp.inf)))
         return jnp.maximum(nu * finite_median(distances[:, None])[0], jnp.sqrt(jnp.finfo(squares.dtype).tiny) * 1e3)
 
-    return weighted(weights)
+    return weighted(weights, translates=start == "median")
 
 
 def weiszfeld_weights(

@@ -58,7 +58,7 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
             kept = _local_minimum(gram, ok, byzantine)
         return normalised(kept, ok)
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)
 
 
 def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Float[Array, " s"]:
