@@ -94,17 +94,19 @@ def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **fac
         weights: the function.
         **facts: `rotates` and `translates`, as in `Rule`.
     """
-    return weighted_for_receiver(lambda messages, receiver: weights(messages))._replace(**facts)
+    return weighted_for_receiver(lambda messages, receiver: weights(messages), **facts)
 
 
-def weighted_for_receiver(weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]]) -> Rule:
+def weighted_for_receiver(
+    weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]], **facts: bool
+) -> Rule:
     """Build the same from weights that also depend on what the receiver knows."""
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         share = weights(messages, receiver)[None, :]
         return Outcome(mix(share, messages), share, state)
 
-    return Rule(apply, averages=True)
+    return Rule(apply, averages=True, **facts)
 
 
 def normalised(weights: Float[Array, " n"], ok: Bool[Array, " n"]) -> Float[Array, " n"]:
@@ -210,6 +212,12 @@ def check_rule(rule: Rule, n: int, D: int) -> None:
         jax.eval_shape(_rows_of(rule), jax.ShapeDtypeStruct((n, D), jnp.float32))
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise UsageError(f"the rule is not a JAX function of its messages: {first_line(error)}") from error
+
+
+def check_byzantine(name: str, byzantine: int, n: int, most: int) -> None:
+    """Refuse a number of Byzantine messages of n that a rule does not tolerate."""
+    if not 0 <= byzantine <= most:
+        raise UsageError(f"{name}: byzantine={byzantine} of {n} messages: must be at most {most}")
 
 
 def usable_squares(squares: Float[Array, " n"]) -> Bool[Array, " n"]:
