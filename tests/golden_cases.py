@@ -1,11 +1,15 @@
 """Runs and single calls whose numbers are recorded in `data/golden.json`.
 
-Run `python tests/golden_cases.py` to record them again, and only after a change that is meant to change numbers.
+Run `python tests/golden_cases.py` to record them again, and only after a change that is meant to change numbers; name
+single calls, such as `"aggregate krum"`, to record these in addition. A component without a recording is not compared.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxbyz as jb
+from jaxbyz.attacks import attacks
+from jaxbyz.protocol.agreements import agreements
+from jaxbyz.rules import aggregators, pre_aggregators
 
+Call = Callable[[], jax.Array]
 FILE = Path(__file__).parent / "data" / "golden.json"
 COINS = (True, False, False, True, False, False)
 SMALL: dict[str, Any] = {
@@ -82,42 +90,35 @@ def messages() -> jax.Array:
     return jnp.asarray(rows, jnp.float32)
 
 
-def rule_calls() -> dict[str, Any]:
-    """Apply every rule, pre-aggregator and agreement to the same messages."""
-    from jaxbyz.rules import aggregators, pre_aggregators
-
-    key, found = jax.random.key(7), {}
+def rule_calls() -> dict[str, Call]:
+    """Return calls that apply each rule, pre-aggregator and agreement to the same messages."""
+    key = jax.random.key(7)
+    calls: dict[str, Call] = {}
     for name in aggregators.names():
-        found[f"aggregate {name}"] = summary(jb.aggregate(name, key, messages(), byzantine=2))
+        calls[f"aggregate {name}"] = partial(jb.aggregate, name, key, messages(), byzantine=2)
     for name in pre_aggregators.names():
-        found[f"aggregate {name}+rfa"] = summary(jb.aggregate(f"{name}+rfa", key, messages(), byzantine=2))
-    for name in ("mda", "gda", "trimmed-mean", "clipped-gossip"):
-        found[f"agree {name}"] = summary(jb.agree(name, key, messages(), byzantine=2, rounds=2, attack="large-noise"))
-    return found
+        calls[f"aggregate {name}+rfa"] = partial(jb.aggregate, f"{name}+rfa", key, messages(), byzantine=2)
+    for name in agreements.names():
+        calls[f"agree {name}"] = partial(jb.agree, name, key, messages(), byzantine=2, rounds=2, attack="large-noise")
+    return calls
 
 
-def attack_calls() -> dict[str, Any]:
-    """Let every attack forge the same messages."""
-    key, mask, found = jax.random.key(7), jnp.arange(11) >= 9, {}
-    for name in ATTACKS:
+def attack_calls() -> dict[str, Call]:
+    """Return calls that let each attack forge the same messages."""
+    key, mask = jax.random.key(7), jnp.arange(11) >= 9
+    calls: dict[str, Call] = {}
+    for name in attacks.names():
         for on in ("gradients", "parameters"):
-            found[f"attack {name} on {on}"] = summary(jb.attack(name, key, messages(), mask, rule="rfa", on=on))
-    # Rounding decides which of several equally harmful messages this search ends with, so its damage is recorded.
-    forged = jb.attack("gradient-found", key, messages(), mask, rule="rfa")[0]
-    moved = jb.aggregate("rfa", key, forged, byzantine=2) - messages()[:9].mean(axis=0)
-    found["damage of gradient-found"] = {"norm": plain(jnp.linalg.norm(moved))}
-    return found
+            calls[f"attack {name} on {on}"] = partial(jb.attack, name, key, messages(), mask, rule="rfa", on=on)
 
+    def damage() -> jax.Array:
+        """Rounding decides which of several equally harmful messages the search ends with, but not their damage."""
+        forged = jb.attack("gradient-found", key, messages(), mask, rule="rfa")[0]
+        moved = jb.aggregate("rfa", key, forged, byzantine=2) - messages()[:9].mean(axis=0)
+        return jnp.linalg.norm(moved)
 
-def calls() -> dict[str, Any]:
-    """Return the numbers of all single calls."""
-    return {**rule_calls(), **attack_calls()}
-
-
-ATTACKS = (
-    "avg-zero", "large-noise", "sign-flip", "ipm", "alie", "opt-ipm", "opt-alie", "mimic", "mimic-warmup", "min-max",
-    "min-sum", "gaussian", "zero", "fedpg-br", "fedpg-br-noise",
-)  # fmt: skip
+    calls["damage of gradient-found"] = damage
+    return calls
 
 
 def plain(values: Any) -> list[float]:
@@ -136,5 +137,14 @@ def summary(values: Any) -> dict[str, Any]:
     }
 
 
+def record(names: list[str]) -> None:
+    """Record all runs and all calls that were recorded before, or only the named calls."""
+    golden, calls = json.loads(FILE.read_text()), {**rule_calls(), **attack_calls()}
+    if not names:
+        golden["runs"] = {name: run(name) for name in RUNS}
+    golden["calls"] |= {name: summary(calls[name]()) for name in names or golden["calls"]}
+    FILE.write_text(json.dumps(golden, indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    FILE.write_text(json.dumps({"runs": {name: run(name) for name in RUNS}, "calls": calls()}, indent=1) + "\n")
+    record(sys.argv[1:])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from jaxbyz.environments.mujoco.task import initial_state, transition
+
 MODULES = {
     "InvertedPendulum-v5": "inverted_pendulum",
     "InvertedDoublePendulum-v5": "inverted_double_pendulum",
@@ -15,13 +17,13 @@ MODULES = {
 }
 
 
-def module_of(name):
-    return importlib.import_module(f"jaxbyz.environments.mujoco.{MODULES[name]}")
+def task_of(name):
+    return importlib.import_module(f"jaxbyz.environments.mujoco.{MODULES[name]}").TASK
 
 
 def recorded_step(name, qpos, qvel, action, factors):
     """One step from a recorded state, with the recorded physical factors."""
-    module = module_of(name)
+    task = task_of(name)
     scales = dict(zip(("gravity_scale", "mass_scale", "friction_scale", "damping_scale"), factors, strict=True))
-    params = module.default_params.replace(**scales)
-    return module.transition(params, module.initial_state(params, qpos, qvel), action)
+    params = task.params.replace(**scales)
+    return transition(task, params, initial_state(task, params, qpos, qvel), action)

@@ -29,13 +29,10 @@ def test_runs(name):
     assert_close(golden_cases.run(name), GOLDEN["runs"][name])
 
 
-@pytest.mark.slow
-def test_rules_and_agreements():
-    found = golden_cases.rule_calls()
-    assert_close(found, {name: GOLDEN["calls"][name] for name in found})
+CALLS = {**golden_cases.rule_calls(), **golden_cases.attack_calls()}
 
 
 @pytest.mark.slow
-def test_attacks():
-    found = golden_cases.attack_calls()
-    assert_close(found, {name: GOLDEN["calls"][name] for name in found})
+@pytest.mark.parametrize("name", GOLDEN["calls"])
+def test_calls(name):
+    assert_close(golden_cases.summary(CALLS[name]()), GOLDEN["calls"][name])

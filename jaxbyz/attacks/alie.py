@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, same_row
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_std
 
 
@@ -40,7 +40,7 @@ def alie(*, z: float | None = None, sign: float = -1.0, on: MessageKind = "both"
         Baruch et al., A little is enough, 2019.
     """
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        return sent_by_all(alie_row(view, sign * (alie_z(view) if z is None else z)), view)
+    def row(view: View) -> Array:
+        return alie_row(view, sign * (alie_z(view) if z is None else z))
 
-    return on_messages(forge, on, mirror_for_half=equivocate)
+    return same_row(row, on, mirror_for_half=equivocate)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from jaxbyz.attacks.base import Attack, View, sent_by_all
+from jaxbyz.attacks.base import Attack, View, same_row
 
 
 def avg_zero_row(view: View) -> Float[Array, " D"]:
@@ -20,7 +20,4 @@ def avg_zero() -> Attack:
     On parameters they behave honestly, because the paper defines the attack for gradients.
     """
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        return sent_by_all(avg_zero_row(view), view)
-
-    return Attack(gradients=forge)
+    return same_row(avg_zero_row, "gradients")

@@ -162,6 +162,17 @@ def on_messages(
     )
 
 
+def same_row(
+    row: Callable[[View], Float[Array, " D"]], on: MessageKind, *, mirror_for_half: bool = False, **functions: Any
+) -> Attack:
+    """Make an attack whose senders all send the same `row(view)` to every receiver; arguments as in `on_messages`."""
+
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+        return sent_by_all(row(view), view)
+
+    return on_messages(forge, on, mirror_for_half=mirror_for_half, **functions)
+
+
 def mirrored_for_half(forge: Forge) -> Forge:
     """Send every second honest receiver the mirror image about the honest mean: 2μ − x instead of x.
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.attacks.base import Attack, Interference
 from jaxbyz.attacks.honest_statistics import overflow_safe_norm, unit
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 
 
 def random_action() -> Attack:
@@ -25,12 +25,11 @@ def constant_action(*, action: float = 0.0) -> Attack:
         action: with discrete actions, number ⌊action⌋, at most n − 1; with continuous actions, a fraction in [0, 1] of
             the range: low + action·(high − low).
     """
-    if action < 0:
-        raise UsageError(f"action={action}: must be at least 0")
+    check_value("action", action, action >= 0, "at least 0")
 
     def interfere(space: Any) -> Interference:
-        if not space.discrete and action > 1:
-            raise UsageError(f"action={action}: must be between 0 and 1, a fraction of the continuous range")
+        allowed = space.discrete or action <= 1
+        check_value("action", action, allowed, "between 0 and 1, a fraction of the continuous range")
 
         def act(draws: Array, chosen: Array) -> Array:
             if space.discrete:
@@ -83,8 +82,7 @@ def reward_poison(*, budget: float = 1.0) -> Attack:
     References:
         Ma, Etesami and Rathi, Reward poisoning on federated reinforcement learning, 2024.
     """
-    if not 0 < budget < float("inf"):
-        raise UsageError(f"reward-poison: budget={budget}: must be a positive number")
+    check_value("reward-poison: budget", budget, 0 < budget < float("inf"), "a positive number")
 
     def poison(rewards: Array, effects: Array) -> Array:
         return rewards - budget * overflow_safe_norm(rewards) * unit(effects)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, same_row
 from jaxbyz.attacks.honest_statistics import honest_mean
 from jaxbyz.errors import check_choice
 
@@ -30,10 +30,7 @@ def ipm(*, epsilon: float = EPSILON, on: MessageKind = "gradients", equivocate: 
         Xie et al., Fall of empires, 2020.
     """
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        return sent_by_all(ipm_row(view, epsilon), view)
-
-    return on_messages(forge, on, mirror_for_half=equivocate)
+    return same_row(lambda view: ipm_row(view, epsilon), on, mirror_for_half=equivocate)
 
 
 def sign_flip(

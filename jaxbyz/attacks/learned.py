@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, View, sent_by_all
+from jaxbyz.attacks.base import Attack, View, same_row
 from jaxbyz.attacks.honest_statistics import honest_deviations, honest_mean, honest_std, overflow_safe_norm, unit
 from jaxbyz.errors import UsageError
 
@@ -93,17 +93,17 @@ def learned_from(parameters: Float[Array, " SIZE"], reach: float = 3.0) -> Attac
     def remember(view: View) -> Memory:
         return Memory(view.memory.parameters, trend(view), view.memory.iterations + 1)
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+    def row(view: View) -> Array:
         average = trend(view)
         amounts = network(view.memory.parameters.astype(view.messages.dtype), features_of(view, average))
         spread = overflow_safe_norm(honest_std(view.messages, view.mask))
         shift = reach * spread * (amounts @ directions_of(view, average))
-        return sent_by_all(honest_mean(view.messages, view.mask) + shift, view)
+        return honest_mean(view.messages, view.mask) + shift
 
     def init(K: int, D: int) -> Memory:
         return Memory(jnp.asarray(parameters), jnp.zeros(D), jnp.int32(0))
 
-    return Attack(gradients=forge, init=init, remember=remember)
+    return same_row(row, "gradients", init=init, remember=remember)
 
 
 def learned(*, file: str | None = None) -> Attack:

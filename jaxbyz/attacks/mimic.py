@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
-from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, same_row
 from jaxbyz.attacks.honest_statistics import honest_deviations
 
 
@@ -21,13 +21,13 @@ def mimic(*, target: int = 0, on: MessageKind = "both") -> Attack:
         Karimireddy et al., Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
     """
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+    def row(view: View) -> Array:
         honest = ~view.mask
         position = jnp.minimum(target, jnp.maximum(jnp.sum(honest) - 1, 0))
         chosen = jnp.argmax((jnp.cumsum(honest) - 1 == position) & honest)
-        return sent_by_all(view.messages[chosen], view)
+        return view.messages[chosen]
 
-    return on_messages(forge, on)
+    return same_row(row, on)
 
 
 class SpreadMemory(NamedTuple):
@@ -73,9 +73,9 @@ def mimic_warmup(*, warmup: int = 10, on: MessageKind = "both") -> Attack:
         direction = jnp.where(old.iterations == 0, unit_w, (t * old.direction + unit_w) / (t + 1.0))
         return SpreadMemory(direction, old.projections + deviations @ direction, old.iterations + 1)
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+    def row(view: View) -> Array:
         farthest = jnp.argmax(jnp.where(view.mask, -1.0, jnp.abs(view.memory.projections)))
         chosen = jnp.where(view.memory.iterations >= warmup, farthest, jnp.argmin(view.mask))
-        return sent_by_all(view.messages[chosen], view)
+        return view.messages[chosen]
 
-    return on_messages(forge, on, init=init, remember=remember)
+    return same_row(row, on, init=init, remember=remember)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
-from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, same_row
 from jaxbyz.attacks.honest_statistics import (
     honest_deviations,
     honest_mean,
@@ -58,11 +58,7 @@ def min_sum_row(view: View, p: Float[Array, " D"]) -> Float[Array, " D"]:
 
 def _attack(row: Callable[[View, Array], Array], direction: str, on: MessageKind, equivocate: bool) -> Attack:
     check_choice("direction", direction, DIRECTIONS)
-
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
-        return sent_by_all(row(view, perturbation(view, direction)), view)
-
-    return on_messages(forge, on, mirror_for_half=equivocate)
+    return same_row(lambda view: row(view, perturbation(view, direction)), on, mirror_for_half=equivocate)
 
 
 def min_max(*, direction: str = "std", on: MessageKind = "both", equivocate: bool = False) -> Attack:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from jaxbyz.attacks.alie import alie_z
-from jaxbyz.attacks.base import Attack, MessageKind, View, on_messages, sent_by_all
+from jaxbyz.attacks.base import Attack, MessageKind, View, same_row
 from jaxbyz.attacks.honest_statistics import honest_mean, honest_std, unit
 from jaxbyz.attacks.min_max import min_max_row
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 
 
 class Trend(NamedTuple):
@@ -40,20 +40,19 @@ def drift(*, fraction: float = 1.0, on: MessageKind = "gradients") -> Attack:
     Args:
         fraction: how much of the largest unsuspicious distance is used, in (0, 1].
     """
-    if not 0 < fraction <= 1:
-        raise UsageError(f"drift: fraction={fraction}: must be above 0 and at most 1")
+    check_value("drift: fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
 
     def remember(view: View) -> Trend:
         first = unit(honest_mean(view.messages, view.mask))
         old: Trend = view.memory
         return Trend(jnp.where(old.iterations == 0, first, old.direction), old.iterations + 1)
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+    def row(view: View) -> Array:
         mean, memory = honest_mean(view.messages, view.mask), view.memory
         direction = jnp.where(memory.iterations == 0, unit(mean), memory.direction)
-        return sent_by_all(mean + fraction * (min_max_row(view, -direction) - mean), view)
+        return mean + fraction * (min_max_row(view, -direction) - mean)
 
-    return on_messages(forge, on, init=_no_trend, remember=remember)
+    return same_row(row, on, init=_no_trend, remember=remember)
 
 
 def coupled_alie(*, z: float | None = None, decay: float = 0.9, on: MessageKind = "gradients") -> Attack:
@@ -67,8 +66,7 @@ def coupled_alie(*, z: float | None = None, decay: float = 0.9, on: MessageKind 
         z: how many honest standard deviations s; by default that of ALIE.
         decay: β, the weight of the past in the moving average.
     """
-    if not 0 <= decay < 1:
-        raise UsageError(f"coupled-alie: decay={decay}: must be at least 0 and below 1")
+    check_value("coupled-alie: decay", decay, 0 <= decay < 1, "at least 0 and below 1")
 
     def trend(view: View) -> Float[Array, " D"]:
         mean = honest_mean(view.messages, view.mask)
@@ -77,9 +75,9 @@ def coupled_alie(*, z: float | None = None, decay: float = 0.9, on: MessageKind 
     def remember(view: View) -> Trend:
         return Trend(trend(view), view.memory.iterations + 1)
 
-    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
+    def row(view: View) -> Array:
         shift = (alie_z(view) if z is None else z) * honest_std(view.messages, view.mask)
         mean = honest_mean(view.messages, view.mask)
-        return sent_by_all(mean - shift * jnp.sign(trend(view)), view)
+        return mean - shift * jnp.sign(trend(view))
 
-    return on_messages(forge, on, init=_no_trend, remember=remember)
+    return same_row(row, on, init=_no_trend, remember=remember)

@@ -42,36 +42,40 @@ def _summary(name: str) -> str:
     ) + " (gymnax)"
 
 
-def _make_own(name: str) -> Any:
-    """Make an environment of this package. Its module is imported only now, because that takes time."""
-    module, class_name, _ = _OWN[name]
-    return getattr(importlib.import_module(f"jaxbyz.environments.{module}"), class_name)()
+def _make_lander(class_name: str) -> Any:
+    """Make a lander. Modules of environments are imported only when they are needed, because that takes time."""
+    from jaxbyz.environments import lunar_lander
+
+    return getattr(lunar_lander, class_name)()
 
 
-# The environments of this package: name -> (module in `jaxbyz.environments`, class, summary). They are registered with
+def _make_mujoco(module: str) -> Any:
+    """Make the environment of the MuJoCo task in a module."""
+    from jaxbyz.environments.mujoco.task import MujocoEnvironment
+
+    return MujocoEnvironment(importlib.import_module(f"jaxbyz.environments.mujoco.{module}").TASK)
+
+
+# The environments of this package: name -> (function that makes it, its argument, summary). They are registered with
 # gymnax too, so that `gymnax.make` finds them.
 _OWN = {
-    "LunarLander-v3": ("lunar_lander", "LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
+    "LunarLander-v3": (_make_lander, "LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
     "LunarLanderContinuous-v3": (
-        "lunar_lander",
-        "LunarLanderContinuous",
-        "Box2D's LunarLander in JAX, continuous engines",
+        _make_lander, "LunarLanderContinuous", "Box2D's LunarLander in JAX, continuous engines",
     ),
-    "InvertedPendulum-v5": ("mujoco.inverted_pendulum", "InvertedPendulum", "MuJoCo in JAX: balance a pole on a cart"),
+    "InvertedPendulum-v5": (_make_mujoco, "inverted_pendulum", "MuJoCo in JAX: balance a pole on a cart"),
     "InvertedDoublePendulum-v5": (
-        "mujoco.inverted_double_pendulum",
-        "InvertedDoublePendulum",
-        "MuJoCo in JAX: balance two poles on a cart",
+        _make_mujoco, "inverted_double_pendulum", "MuJoCo in JAX: balance two poles on a cart",
     ),
-    "Swimmer-v5": ("mujoco.swimmer", "Swimmer", "MuJoCo in JAX: three links swim in a viscous fluid"),
-    "Reacher-v5": ("mujoco.reacher", "Reacher", "MuJoCo in JAX: an arm reaches for a target"),
-    "Hopper-v5": ("mujoco.hopper", "Hopper", "MuJoCo in JAX: one leg hops"),
-    "Walker2d-v5": ("mujoco.walker2d", "Walker2d", "MuJoCo in JAX: two legs walk"),
-    "HalfCheetah-v5": ("mujoco.half_cheetah", "HalfCheetah", "MuJoCo in JAX: two legs and a torso run"),
-}
-for _name, (_, _, _line) in _OWN.items():
-    environments.add(_name, functools.partial(_make_own, _name), _line)
-    register(_name, functools.partial(_make_own, _name))
+    "Swimmer-v5": (_make_mujoco, "swimmer", "MuJoCo in JAX: three links swim in a viscous fluid"),
+    "Reacher-v5": (_make_mujoco, "reacher", "MuJoCo in JAX: an arm reaches for a target"),
+    "Hopper-v5": (_make_mujoco, "hopper", "MuJoCo in JAX: one leg hops"),
+    "Walker2d-v5": (_make_mujoco, "walker2d", "MuJoCo in JAX: two legs walk"),
+    "HalfCheetah-v5": (_make_mujoco, "half_cheetah", "MuJoCo in JAX: two legs and a torso run"),
+}  # fmt: skip
+for _name, (_make, _what, _line) in _OWN.items():
+    environments.add(_name, functools.partial(_make, _what), _line)
+    register(_name, functools.partial(_make, _what))
 for _name in known_names():
     if _name not in environments:
         environments.add(_name, functools.partial(make_by_name, _name), _summary(_name))

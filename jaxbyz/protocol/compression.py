@@ -132,6 +132,7 @@ def with_compression(channel: Channel, compressor: Compressor) -> Channel:
             rows = jnp.where(now.mask[:, None], decoded(messages), messages)
             return heard.apply(key, rows, receiver, state)
 
-        return heard._replace(apply=apply, rotates=False)  # compression looks at coordinates
+        # Compression looks at coordinates.
+        return heard._replace(apply=apply, rotates=False, averages=False, translates=False)
 
     return channel._replace(init=init, send=send, hear_gradients=hear_gradients, message_bytes=compressor.size)

@@ -67,6 +67,8 @@ class Rule(NamedTuple):
         trusts_own: the result is measured by the receiver's own vector, which a server must therefore compute itself.
         committee: the rule is for this many messages and is applied within random committees; None for all K messages.
         rotates: if all messages are rotated, so is the result. It holds for rules that see only inner products.
+        averages: every row is the mean of the messages, weighted by its shares.
+        translates: if a vector is added to all messages, it is added to the result.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
@@ -79,24 +81,32 @@ class Rule(NamedTuple):
     trusts_own: bool = False
     committee: int | None = None
     rotates: bool = False
+    averages: bool = False
+    translates: bool = False
 
 
-def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], *, rotates: bool = False) -> Rule:
+def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **facts: bool) -> Rule:
     """Build the aggregator `Σ_i w_i x_i` from a function messages `[n, D]` -> weights `[n]` that sum to one.
 
     A message of zero weight may hold anything, even non-finite numbers.
+
+    Args:
+        weights: the function.
+        **facts: `rotates` and `translates`, as in `Rule`.
     """
-    return weighted_for_receiver(lambda messages, receiver: weights(messages))._replace(rotates=rotates)
+    return weighted_for_receiver(lambda messages, receiver: weights(messages), **facts)
 
 
-def weighted_for_receiver(weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]]) -> Rule:
+def weighted_for_receiver(
+    weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]], **facts: bool
+) -> Rule:
     """Build the same from weights that also depend on what the receiver knows."""
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         share = weights(messages, receiver)[None, :]
         return Outcome(mix(share, messages), share, state)
 
-    return Rule(apply)
+    return Rule(apply, averages=True, **facts)
 
 
 def normalised(weights: Float[Array, " n"], ok: Bool[Array, " n"]) -> Float[Array, " n"]:
@@ -177,6 +187,8 @@ def chain(*rules: Rule) -> Rule:
         stateful=any(rule.stateful for rule in rules),
         moves=any(rule.moves for rule in rules),
         rotates=all(rule.rotates for rule in rules),
+        averages=all(rule.averages for rule in rules),
+        translates=all(rule.translates for rule in rules),
     )
 
 
@@ -200,6 +212,12 @@ def check_rule(rule: Rule, n: int, D: int) -> None:
         jax.eval_shape(_rows_of(rule), jax.ShapeDtypeStruct((n, D), jnp.float32))
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
         raise UsageError(f"the rule is not a JAX function of its messages: {first_line(error)}") from error
+
+
+def check_byzantine(name: str, byzantine: int, n: int, most: int) -> None:
+    """Refuse a number of Byzantine messages of n that a rule does not tolerate."""
+    if not 0 <= byzantine <= most:
+        raise UsageError(f"{name}: byzantine={byzantine} of {n} messages: must be at most {most}")
 
 
 def usable_squares(squares: Float[Array, " n"]) -> Bool[Array, " n"]:

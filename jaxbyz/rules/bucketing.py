@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, usable
 from jaxbyz.rules.selection import ranks
 
@@ -38,8 +38,7 @@ def bucketing(byzantine: int = 0, *, size: int | None = None, alpha_max: float =
     References:
         Karimireddy, He & Jaggi, Byzantine-robust learning on heterogeneous datasets via bucketing, 2022.
     """
-    if size is not None and size < 1:
-        raise UsageError(f"bucketing: size={size}: must be at least 1")
+    check_value("bucketing: size", size, size is None or size >= 1, "at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
@@ -62,4 +61,4 @@ def bucketing(byzantine: int = 0, *, size: int | None = None, alpha_max: float =
         everyone = mix((ok / jnp.maximum(jnp.sum(ok), 1)).astype(messages.dtype)[None], messages)
         return Outcome(jnp.where(empty, everyone, means), shares, state)
 
-    return Rule(apply, random=True, moves=True, rotates=True)
+    return Rule(apply, random=True, moves=True, rotates=True, averages=True, translates=True)

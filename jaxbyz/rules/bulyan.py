@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, check_byzantine
 from jaxbyz.rules.coordinatewise import around_median, mean_and_shares
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.selection import comparable, neighbour_sums
@@ -29,8 +28,7 @@ def bulyan(byzantine: int = 0) -> Rule:
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
-        if n - 4 * byzantine < 1:
-            raise UsageError(f"bulyan: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 4}")
+        check_byzantine("bulyan", byzantine, n, (n - 1) // 4)
         squares = jax.lax.stop_gradient(squared_distances(messages))
         winners = successive_winners(squares, byzantine, n - 2 * byzantine)
         ok = jnp.isfinite(jnp.diagonal(squares))[winners]
@@ -38,7 +36,7 @@ def bulyan(byzantine: int = 0) -> Rule:
         shares = jnp.zeros(n, messages.dtype).at[winners].add(winner_shares)
         return Outcome(vector[None], shares[None], state)
 
-    return Rule(apply)
+    return Rule(apply, translates=True)
 
 
 def successive_winners(squares: Float[Array, "n n"], f: int, count: int) -> Int[Array, " count"]:

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, normalised, weighted
+from jaxbyz.rules.base import Rule, check_byzantine, normalised, weighted
 from jaxbyz.rules.covariance import projections, scaled
 from jaxbyz.rules.distances import gram_matrix
 
@@ -32,8 +31,7 @@ def caf(byzantine: int = 0) -> Rule:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        if 2 * byzantine >= n:
-            raise UsageError(f"caf: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
+        check_byzantine("caf", byzantine, n, (n - 1) // 2)
         gram, ok = gram_matrix(messages)
         gram = scaled(gram)
 
@@ -56,4 +54,4 @@ def caf(byzantine: int = 0) -> Rule:
         start = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
         return normalised(jax.lax.fori_loop(0, 2 * byzantine, step, start)[1], ok)
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)

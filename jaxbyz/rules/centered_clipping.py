@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, shortening, squared_norms, usable
 
 
@@ -24,10 +24,8 @@ def centered_clipping(*, radius: float = 100.0, rounds: int = 1) -> Rule:
     References:
         Karimireddy, He & Jaggi, Learning from history for Byzantine robust optimization, 2021.
     """
-    if radius <= 0:
-        raise UsageError(f"centered-clipping: radius={radius}: must be positive")
-    if rounds < 1:
-        raise UsageError(f"centered-clipping: rounds={rounds}: must be at least 1")
+    check_value("centered-clipping: radius", radius, radius > 0, "positive")
+    check_value("centered-clipping: rounds", rounds, rounds >= 1, "at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, normalised, squared_norms, usable, weighted
+from jaxbyz.rules.base import Rule, check_byzantine, normalised, squared_norms, usable, weighted
 from jaxbyz.rules.selection import lowest
 
 
@@ -26,8 +25,7 @@ def cge(byzantine: int = 0) -> Rule:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        if not 0 <= byzantine < n:
-            raise UsageError(f"cge: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
+        check_byzantine("cge", byzantine, n, n - 1)
         ok = usable(messages)
         squares = jnp.where(ok, squared_norms(jax.lax.stop_gradient(messages)), jnp.inf)
         return normalised(lowest(squares, n - byzantine), ok)

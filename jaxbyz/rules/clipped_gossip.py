@@ -78,7 +78,7 @@ def clipped_gossip(
         shares = jnp.where(own, 1.0 - jnp.sum(pulls), pulls)
         return Outcome(receiver.own[None] + mix(pulls[None], differences), shares[None], state)
 
-    return Rule(apply, personal=True, graph=weights)
+    return Rule(apply, personal=True, graph=weights, averages=True, translates=True)
 
 
 def _cs_plus_limit(

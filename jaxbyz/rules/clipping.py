@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, shortening, squared_norms, usable_squares
 
 
@@ -18,8 +18,7 @@ def clipping(*, radius: float = 2.0) -> Rule:
     Args:
         radius: the length c.
     """
-    if radius <= 0:
-        raise UsageError(f"clipping: radius={radius}: must be positive")
+    check_value("clipping: radius", radius, radius > 0, "positive")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         squares = squared_norms(messages)

@@ -16,8 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.sorting_networks import count_rows, sum_of_ranks
 from jaxbyz.accelerate.weighted_sums import sum_weighted_coordinates
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, usable
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, check_byzantine, usable
 
 
 class Selection(NamedTuple):
@@ -127,7 +126,7 @@ def _coordinatewise(select: Callable[[int], Selection]) -> Rule:
         vector, shares = mean_and_shares(select(len(messages)), messages, usable(messages))
         return Outcome(vector[None], shares[None], state)
 
-    return Rule(apply)
+    return Rule(apply, translates=True)
 
 
 def median() -> Rule:
@@ -160,8 +159,7 @@ def trimmed_mean(byzantine: int = 0) -> Rule:
     """
 
     def select(n: int) -> Selection:
-        if 2 * byzantine >= n:
-            raise UsageError(f"trimmed-mean: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
+        check_byzantine("trimmed-mean", byzantine, n, (n - 1) // 2)
         return middle(byzantine)
 
     return _coordinatewise(select)
@@ -180,8 +178,7 @@ def meamed(byzantine: int = 0) -> Rule:
     """
 
     def select(n: int) -> Selection:
-        if 2 * byzantine >= n:
-            raise UsageError(f"meamed: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
+        check_byzantine("meamed", byzantine, n, (n - 1) // 2)
         return around_median(byzantine)
 
     return _coordinatewise(select)

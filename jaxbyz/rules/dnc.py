@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, normalised, usable
 from jaxbyz.rules.covariance import projections
 from jaxbyz.rules.distances import gram_matrix
@@ -36,9 +36,8 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
     References:
         Shejwalkar & Houmansadr, Manipulating the Byzantine, 2021.
     """
-    for option, value in (("rounds", rounds), ("coordinates", coordinates)):
-        if value < 1:
-            raise UsageError(f"dnc: {option}={value}: must be at least 1")
+    check_value("dnc: rounds", rounds, rounds >= 1, "at least 1")
+    check_value("dnc: coordinates", coordinates, coordinates >= 1, "at least 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n, D = messages.shape
@@ -59,4 +58,4 @@ def dnc(byzantine: int = 0, *, rounds: int = 5, coordinates: int = 10_000, facto
         weights = normalised((times_kept == jnp.max(times_kept)).astype(messages.dtype), ok)
         return Outcome(mix(weights[None], messages), weights[None], state)
 
-    return Rule(apply, random=True)
+    return Rule(apply, random=True, averages=True)

@@ -63,4 +63,4 @@ def _mean_of_lowest(name: str, byzantine: int, selected: int | None, neighbours:
         scores = neighbour_sums(squares, others + 1)  # a point is nearest to itself
         return normalised(lowest(scores, m), ok=jnp.isfinite(jnp.diagonal(squares)))
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, normalised, weighted
+from jaxbyz.rules.base import Rule, check_byzantine, normalised, weighted
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.selection import neighbour_sums, ranks
 
@@ -31,13 +30,12 @@ def mda(byzantine: int = 0) -> Rule:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        if not 0 <= byzantine < n:
-            raise UsageError(f"mda: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
+        check_byzantine("mda", byzantine, n, n - 1)
         squares = jax.lax.stop_gradient(squared_distances(messages))
         kept = minimum_diameter_subset(squares, byzantine)
         return normalised(kept.astype(messages.dtype), ok=jnp.isfinite(jnp.diagonal(squares)))
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)
 
 
 def minimum_diameter_subset(squares: Float[Array, "n n"], f: int) -> Bool[Array, " n"]:

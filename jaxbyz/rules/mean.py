@@ -27,4 +27,4 @@ def mean(*, skip_missing: bool = False) -> Rule:
             messages = jnp.where(arrived[:, None], messages, 0.0)
         return Outcome(jnp.matmul(shares, messages, precision=jax.lax.Precision.HIGHEST), shares, state)
 
-    return Rule(apply, rotates=True)
+    return Rule(apply, rotates=True, averages=True, translates=True)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, normalised, squared_norms, usable_squares
+from jaxbyz.rules.base import (
+    Receiver,
+    Rule,
+    check_byzantine,
+    normalised,
+    squared_norms,
+    usable_squares,
+    weighted_for_receiver,
+)  # fmt: skip
 from jaxbyz.rules.selection import lowest
 
 
@@ -26,17 +33,15 @@ def monna(byzantine: int = 0) -> Rule:
         Farhadkhani et al., Robust collaborative learning with linear gradient overhead, 2023.
     """
 
-    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
+    def weights(messages: Array, receiver: Receiver) -> Array:
         n = messages.shape[0]
-        if not 0 <= byzantine < n:
-            raise UsageError(f"monna: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
+        check_byzantine("monna", byzantine, n, n - 1)
         own_ok = jnp.all(jnp.isfinite(receiver.own))
         centre = jnp.where(own_ok, receiver.own, 0.0)
         squares = squared_norms(jax.lax.stop_gradient(messages - centre[None]))
         ok = usable_squares(squares)
         squares = jnp.where(ok, squares, jnp.inf)
         own = (jnp.arange(n) == receiver.index) & own_ok
-        share = normalised(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)[None]
-        return Outcome(mix(share, messages), share, state)
+        return normalised(lowest(jnp.where(own, -1.0, squares), n - byzantine), ok | own)
 
-    return Rule(apply, personal=True)
+    return weighted_for_receiver(weights, personal=True, translates=True)

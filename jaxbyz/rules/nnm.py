@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, check_byzantine, mix
 from jaxbyz.rules.distances import squared_distances
 from jaxbyz.rules.selection import nearest, neighbour_sums
 
@@ -28,8 +27,7 @@ def nnm(byzantine: int = 0) -> Rule:
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         n = messages.shape[0]
-        if not 0 <= byzantine < n:
-            raise UsageError(f"nnm: byzantine={byzantine} of {n} messages: must be at most {n - 1}")
+        check_byzantine("nnm", byzantine, n, n - 1)
         squares = jax.lax.stop_gradient(squared_distances(messages))
         ok = jnp.isfinite(jnp.diagonal(squares))
         tightest = jnp.argmin(neighbour_sums(squares, n - byzantine))
@@ -38,4 +36,4 @@ def nnm(byzantine: int = 0) -> Rule:
         shares = kept / jnp.maximum(jnp.sum(kept, axis=1, keepdims=True), 1.0)
         return Outcome(mix(shares, messages), shares, state)
 
-    return Rule(apply, rotates=True)
+    return Rule(apply, rotates=True, averages=True, translates=True)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_choice, check_value
 from jaxbyz.rules.base import Rule, squared_norms, usable_squares, weighted
 from jaxbyz.rules.coordinatewise import finite_median
 from jaxbyz.rules.distances import gram_matrix
@@ -34,10 +34,8 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
     References:
         Pillutla, Kakade & Harchaoui, Robust aggregation for federated learning, 2022.
     """
-    if start not in ("median", "zero"):
-        raise UsageError(f"rfa: start={start!r}: must be median or zero")
-    if rounds < 1:
-        raise UsageError(f"rfa: rounds={rounds}: must be at least 1")
+    check_choice("rfa: start", start, ("median", "zero"))
+    check_value("rfa: rounds", rounds, rounds >= 1, "at least 1")
 
     def weights(messages: Array) -> Array:
         measure = distances_by_products if start == "median" else distances_by_differences
@@ -54,7 +52,7 @@ def rfa(*, rounds: int = 8, nu: float = 1e-3, floor: float | None = None, start:
         distances = jnp.sqrt(jax.lax.stop_gradient(jnp.where(ok, squares, jnp.inf)))
         return jnp.maximum(nu * finite_median(distances[:, None])[0], jnp.sqrt(jnp.finfo(squares.dtype).tiny) * 1e3)
 
-    return weighted(weights)
+    return weighted(weights, translates=start == "median")
 
 
 def weiszfeld_weights(

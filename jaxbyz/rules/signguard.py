@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import check_value
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, mix, normalised, shortening, squared_norms, usable
 from jaxbyz.rules.coordinatewise import finite_median
 from jaxbyz.rules.dnc import sampled_coordinates
@@ -72,8 +72,7 @@ def signguard(*, lower: float = 0.1, upper: float = 3.0, fraction: float = 0.1) 
         Xu et al., Byzantine-robust federated learning through collaborative malicious gradient filtering, 2022 (the
         plain variant).
     """
-    if not 0 < fraction <= 1:
-        raise UsageError(f"signguard: fraction={fraction}: must be above 0 and at most 1")
+    check_value("signguard: fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
         D = messages.shape[1]

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxbyz.errors import UsageError
-from jaxbyz.rules.base import Rule, normalised, weighted
+from jaxbyz.rules.base import Rule, check_byzantine, normalised, weighted
 from jaxbyz.rules.covariance import gram_around_mean, projections, scaled
 from jaxbyz.rules.distances import gram_matrix
 
@@ -46,8 +45,7 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
 
     def weights(messages: Array) -> Array:
         n = messages.shape[0]
-        if 2 * byzantine >= n:
-            raise UsageError(f"smea: byzantine={byzantine} of {n} messages: must be at most {(n - 1) // 2}")
+        check_byzantine("smea", byzantine, n, (n - 1) // 2)
         gram, ok = gram_matrix(jax.lax.stop_gradient(messages))
         gram = scaled(gram)
         if byzantine == 0:
@@ -58,7 +56,7 @@ def smea(byzantine: int = 0, *, subsets: int = SUBSETS) -> Rule:
             kept = _local_minimum(gram, ok, byzantine)
         return normalised(kept, ok)
 
-    return weighted(weights, rotates=True)
+    return weighted(weights, rotates=True, translates=True)
 
 
 def scatter_values(gram: Float[Array, "n n"], masks: Float[Array, "s n"]) -> Float[Array, " s"]:

@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import cuda_kernels_in
-from mujoco_tasks import MODULES, module_of, recorded_step
+from mujoco_tasks import MODULES, recorded_step, task_of
 
 import jaxbyz as jb
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments import rendering
-from jaxbyz.environments.mujoco.task import EnvState
+from jaxbyz.environments.mujoco.task import EnvState, initial_state, transition
 
 DATA = Path(__file__).parents[1] / "data" / "mujoco_steps.npz"  # written by benchmarks/recordings/record_mujoco.py
 OUTLIERS = {"Walker2d-v5": 1}  # a float32 rounding can move touch-down to another evaluation of the integrator
@@ -92,7 +92,7 @@ def test_single_steps_agree_with_mujoco_in_float64(name):
 @pytest.mark.parametrize("name", everyday("InvertedPendulum-v5", "Reacher-v5", "Hopper-v5"))
 def test_environments_have_gymnasiums_spaces_and_initial_states(name):
     sizes = dict(zip(MODULES, [(4, 1), (9, 1), (8, 2), (10, 2), (11, 3), (17, 6), (17, 6)], strict=True))
-    environment, module = jb.make_environment(name), module_of(name)
+    environment, task = jb.make_environment(name), task_of(name)
     assert (environment.observation_size, environment.actions.n) == sizes[name]
     assert environment.limit == (50 if name == "Reacher-v5" else 1000)
     assert float(np.asarray(environment.actions.high)[0]) == (3.0 if name == "InvertedPendulum-v5" else 1.0)
@@ -100,11 +100,11 @@ def test_environments_have_gymnasiums_spaces_and_initial_states(name):
     @jax.jit
     def reset():
         obs, state = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 500))
-        seen = module.observe(module.default_params, jax.tree.map(lambda a: a[0], state))
+        seen = task.observe(task.params, jax.tree.map(lambda a: a[0], state))
         return obs, state, seen
 
     obs, state, seen = jax.device_get(reset())
-    start, noise = np.array(module.TASK.initial_position), module.default_params.reset_noise_scale
+    start, noise = np.array(task.initial_position), task.params.reset_noise_scale
     arm = slice(0, 2 if name == "Reacher-v5" else None)
     spread = np.abs(np.asarray(state.qpos) - start)[:, arm]
     assert 0.95 * noise < spread.max() <= noise
@@ -122,14 +122,14 @@ def test_environments_have_gymnasiums_spaces_and_initial_states(name):
 @pytest.fixture(scope="module")
 def pendulum():
     """The step of four InvertedPendulums, compiled once; parameters are constants."""
-    module = module_of("InvertedPendulum-v5")
-    return jax.jit(jax.vmap(functools.partial(module.transition, module.default_params)))
+    task = task_of("InvertedPendulum-v5")
+    return jax.jit(jax.vmap(functools.partial(transition, task, task.params)))
 
 
 @jax.jit
 def pendulums(qpos):
-    module = module_of("InvertedPendulum-v5")
-    return jax.vmap(functools.partial(module.initial_state, module.default_params))(qpos, jnp.zeros_like(qpos))
+    task = task_of("InvertedPendulum-v5")
+    return jax.vmap(functools.partial(initial_state, task, task.params))(qpos, jnp.zeros_like(qpos))
 
 
 def test_an_episode_that_is_over_does_not_change(pendulum):
@@ -182,13 +182,13 @@ def test_a_lane_that_is_not_finite_does_not_change_the_others(name):
 
 
 def test_parameters_that_are_arrays_differ_per_lane(pendulum):
-    module = module_of("InvertedPendulum-v5")
+    task = task_of("InvertedPendulum-v5")
     state, action = pendulums(np.array([[0.0, 0.05]] * 4)), np.full((4, 1), 0.1)
-    params = module.default_params.replace(
-        gravity_scale=np.array([1.0, 0.0, 1.0, 1.0]), mass_scale=np.array([1.0, 1, 2, 1])
-    )
+    params = task.params.replace(gravity_scale=np.array([1.0, 0.0, 1.0, 1.0]), mass_scale=np.array([1.0, 1, 2, 1]))
     axes = jax.tree.map(lambda leaf: 0 if isinstance(leaf, np.ndarray) else None, params)
-    _, after, *_ = jax.device_get(jax.jit(jax.vmap(module.transition, (axes, 0, 0)))(params, state, action))
+    _, after, *_ = jax.device_get(
+        jax.jit(jax.vmap(functools.partial(transition, task), (axes, 0, 0)))(params, state, action)
+    )
     expected = jax.device_get(pendulum(state, action)[1])
     np.testing.assert_allclose(after.qvel[[0, 3]], expected.qvel[[0, 3]], rtol=1e-6)
     assert after.qvel[1, 1] < after.qvel[0, 1]  # nothing pulls the pole down
@@ -196,29 +196,29 @@ def test_parameters_that_are_arrays_differ_per_lane(pendulum):
 
 
 def test_wrong_arguments_are_refused_in_one_line():
-    module = module_of("Hopper-v5")
-    params, start = module.default_params, np.array(module.TASK.initial_position)
-    state = module.initial_state(params, start, np.zeros(6))
+    task = task_of("Hopper-v5")
+    params, start = task.params, np.array(task.initial_position)
+    state = initial_state(task, params, start, np.zeros(6))
     for action, message in [
         (np.zeros(2), r"action has shape \(2,\): Hopper-v5 needs \(3,\)"),
         (np.array([0, np.nan, 0]), "must be finite"),
     ]:
         with pytest.raises(ValueError, match=message):
-            module.transition(params, state, action)
+            transition(task, params, state, action)
     for name in ("qpos", "qvel"):
         with pytest.raises(ValueError, match=f"{name}=.* must be finite"):
-            module.transition(params, state.replace(**{name: np.full(6, np.nan)}), np.zeros(3))
+            transition(task, params, state.replace(**{name: np.full(6, np.nan)}), np.zeros(3))
     environment = jb.make_environment("Hopper-v5")
     begun = jax.eval_shape(environment.reset, jax.random.key(0))[1]
     with pytest.raises(ValueError, match=r"action has shape \(4,\): Hopper-v5 needs \(3,\)"):
         jax.eval_shape(environment.step, jax.random.key(0), begun, np.zeros(4))
     with pytest.raises(ValueError, match=r"qvel has shape \(5,\): Hopper-v5 needs \(6,\)"):
-        module.initial_state(params, start, np.zeros(5))
+        initial_state(task, params, start, np.zeros(5))
     with pytest.raises(ValueError, match="must be finite"):
-        module.initial_state(params, start + np.inf, np.zeros(6))
+        initial_state(task, params, start + np.inf, np.zeros(6))
     for name, value in [("mass_scale", 0.0), ("friction_scale", -1.0), ("gravity_scale", np.nan)]:
         with pytest.raises(ValueError, match=f"{name}="):
-            module.initial_state(params.replace(**{name: value}), start, np.zeros(6))
+            initial_state(task, params.replace(**{name: value}), start, np.zeros(6))
     with pytest.raises(jb.UsageError, match=r"env Hopper-v5: .*'leg_mass'"):
         jb.make_environment("Hopper-v5", leg_mass=2.0)
 
@@ -247,13 +247,11 @@ def test_a_step_is_one_kernel_that_agrees_with_the_cpu(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_every_task_can_be_drawn(name):
     """The second state differs from the first in its joints, and the third has moved as a whole."""
-    start = np.array(module_of(name).TASK.initial_position)
+    start = np.array(task_of(name).initial_position)
     moved = start + np.where(np.arange(len(start)) == 0, 0.3 if name != "Reacher-v5" else 0.0, 0.0)
     qpos = np.stack([start, start + np.where(np.arange(len(start)) >= 1, 0.2, 0.0), moved])
     state = EnvState(np.arange(3), qpos, np.zeros_like(qpos), None, np.zeros(3, bool))
-    frames = [
-        np.asarray(frame) for frame in rendering.draw_frames(name, module_of(name).default_params, state, width=96)
-    ]
+    frames = [np.asarray(frame) for frame in rendering.draw_frames(name, task_of(name).params, state, width=96)]
     assert len(frames) == 3 and frames[0].shape[1] == 96 and (frames[0] != frames[0][0, 0]).any(axis=-1).mean() > 0.01
     assert (frames[0] != frames[1]).any()
     assert name == "Reacher-v5" or (frames[0] != frames[2]).any()

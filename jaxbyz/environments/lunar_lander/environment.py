@@ -277,9 +277,6 @@ class LunarLander(environment.Environment[EnvState, EnvParams]):
     ) -> jax.Array:
         return observe(params, state)
 
-    def get_obs(self, state: EnvState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
-        return observe(params or self.default_params, state)
-
     def is_terminated(self, state: EnvState, params: EnvParams) -> jax.Array:
         return state.over
 

@@ -108,7 +108,7 @@ class Link(NamedTuple):
     centre: Pair
     mass: float
     inertia: float
-    hinge: Joint | None
+    hinge: Joint | None = None
     points: tuple[Point, ...] = ()
     mobility: float = 0.0
     bar: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxbyz.environments.canvas import INK, Canvas, Colour, Point, placed
-from jaxbyz.environments.mujoco import tables
 from jaxbyz.environments.mujoco.bodies import Link, Model
+from jaxbyz.environments.mujoco.models import MODELS
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,7 +22,6 @@ class View(NamedTuple):
     """What a picture shows.
 
     Attributes:
-        model: the mechanism.
         size: width and height of the picture in metres.
         centre: the middle of the picture, relative to the root if it follows it.
         follows: whether the picture moves with the root: "x", "xw" or nothing.
@@ -30,7 +29,6 @@ class View(NamedTuple):
         floor: whether there is a line at height 0.
     """
 
-    model: Model
     size: Point
     centre: Point
     follows: str
@@ -39,16 +37,13 @@ class View(NamedTuple):
 
 
 VIEWS = {
-    view.model.name: view
-    for view in (
-        View(tables.INVERTED_PENDULUM, (2.6, 1.3), (0.0, 0.35), "", 0.08),
-        View(tables.INVERTED_DOUBLE_PENDULUM, (3.2, 2.0), (0.0, 0.6), "", 0.08),
-        View(tables.SWIMMER, (6.0, 3.6), (0.0, 0.0), "xw", 0.2, floor=False),
-        View(tables.REACHER, (0.66, 0.5), (0.0, 0.0), "", 0.02, floor=False),
-        View(tables.HOPPER, (3.2, 2.0), (0.0, 0.8), "x", 0.1),
-        View(tables.WALKER2D, (3.2, 2.0), (0.0, 0.8), "x", 0.1),
-        View(tables.HALF_CHEETAH, (3.2, 1.8), (0.1, 0.7), "x", 0.09),
-    )
+    "InvertedPendulum-v5": View((2.6, 1.3), (0.0, 0.35), "", 0.08),
+    "InvertedDoublePendulum-v5": View((3.2, 2.0), (0.0, 0.6), "", 0.08),
+    "Swimmer-v5": View((6.0, 3.6), (0.0, 0.0), "xw", 0.2, floor=False),
+    "Reacher-v5": View((0.66, 0.5), (0.0, 0.0), "", 0.02, floor=False),
+    "Hopper-v5": View((3.2, 2.0), (0.0, 0.8), "x", 0.1),
+    "Walker2d-v5": View((3.2, 2.0), (0.0, 0.8), "x", 0.1),
+    "HalfCheetah-v5": View((3.2, 1.8), (0.1, 0.7), "x", 0.09),
 }
 
 
@@ -59,13 +54,13 @@ def draw_mechanism(name: str, params: Any, state: Any, action: Any = None, width
     w = view.centre[1] + (qpos[1] if "w" in view.follows else 0.0)
     canvas = Canvas(width, view.size, (x, w))
     _draw_marks(canvas, view, (x, w))
-    for segment, limb in segments(view.model, qpos):
+    for segment, limb in segments(MODELS[name], qpos):
         colour: Colour = FAR_LIMB if limb == 1 else BODY
         canvas.line(segment, colour, view.thickness)
         for end in segment:
             canvas.disc(end, view.thickness / 2, colour)
         canvas.disc(segment[0], view.thickness / 5, PIN)
-    if view.model is tables.REACHER:
+    if name == "Reacher-v5":
         canvas.disc((qpos[2], qpos[3]), 0.012, TARGET)
     return canvas.finished()
 

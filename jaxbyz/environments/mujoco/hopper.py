@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxbyz.environments.mujoco import task, walking
-from jaxbyz.environments.mujoco.tables import HOPPER
-from jaxbyz.environments.mujoco.walking import observe
+from jaxbyz.environments.mujoco.models import MODELS
 
 
 @struct.dataclass
@@ -33,18 +32,10 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return walking.judge(params, outcome, walking.upright(params, outcome.after.qpos) & bounded)
 
 
-START = (0.0, 1.25, 0.0, 0.0, 0.0, 0.0)
 TASK = task.Task(
-    functools.partial(walking.model_for, HOPPER), START, observe, judge, functools.partial(task.uniform_start, START)
+    params=EnvParams(),
+    model=functools.partial(walking.model_for, MODELS["Hopper-v5"]),
+    initial_position=(0.0, 1.25, 0.0, 0.0, 0.0, 0.0),
+    observe=walking.observe,
+    judge=judge,
 )
-
-initial_state = functools.partial(task.initial_state, TASK)
-transition = functools.partial(task.transition, TASK)
-default_params = EnvParams()
-
-
-class Hopper(task.MujocoEnvironment):
-    """The hopper as a gymnax environment."""
-
-    task = TASK
-    params = default_params

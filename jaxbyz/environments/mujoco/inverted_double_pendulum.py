@@ -5,7 +5,6 @@ The reward is 10 for every step in which the tip is higher than 1, minus 0.01 xÂ
 the integrator, a little before the end of the step.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from jaxbyz.environments.mujoco import task
 from jaxbyz.environments.mujoco.bodies import Joints, Model
 from jaxbyz.environments.mujoco.constraints import limit_force, limit_rows
 from jaxbyz.environments.mujoco.kinematics import Scales, directions
-from jaxbyz.environments.mujoco.tables import INVERTED_DOUBLE_PENDULUM
+from jaxbyz.environments.mujoco.models import MODELS
 
 POLE = 0.6  # the length of each pole
 LOWEST_TIP = 1.0
@@ -61,18 +60,12 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return reward.astype(x.dtype), fallen
 
 
-START = (0.0, 0.0, 0.0)
 TASK = task.Task(
-    lambda _: INVERTED_DOUBLE_PENDULUM, START, observe, judge, functools.partial(task.normal_start, START), measure
+    params=EnvParams(),
+    model=lambda _: MODELS["InvertedDoublePendulum-v5"],
+    initial_position=(0.0, 0.0, 0.0),
+    observe=observe,
+    judge=judge,
+    draw=task.normal_start,
+    measure=measure,
 )
-
-initial_state = functools.partial(task.initial_state, TASK)
-transition = functools.partial(task.transition, TASK)
-default_params = EnvParams()
-
-
-class InvertedDoublePendulum(task.MujocoEnvironment):
-    """Two poles on a cart as a gymnax environment."""
-
-    task = TASK
-    params = default_params

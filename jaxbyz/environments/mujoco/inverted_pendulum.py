@@ -3,14 +3,12 @@
 The reward is 1 per step until the pole has tilted by more than 0.2 rad.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from jaxbyz.environments.mujoco import task
-from jaxbyz.environments.mujoco.tables import INVERTED_PENDULUM
+from jaxbyz.environments.mujoco.models import MODELS
 
 LARGEST_TILT = 0.2
 
@@ -33,16 +31,10 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return jnp.where(fallen, 0.0, 1.0).astype(outcome.after.qpos.dtype), fallen
 
 
-START = (0.0, 0.0)
-TASK = task.Task(lambda _: INVERTED_PENDULUM, START, observe, judge, functools.partial(task.uniform_start, START))
-
-initial_state = functools.partial(task.initial_state, TASK)
-transition = functools.partial(task.transition, TASK)
-default_params = EnvParams()
-
-
-class InvertedPendulum(task.MujocoEnvironment):
-    """A pole on a cart as a gymnax environment."""
-
-    task = TASK
-    params = default_params
+TASK = task.Task(
+    params=EnvParams(),
+    model=lambda _: MODELS["InvertedPendulum-v5"],
+    initial_position=(0.0, 0.0),
+    observe=observe,
+    judge=judge,
+)

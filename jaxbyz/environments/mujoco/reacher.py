@@ -5,7 +5,6 @@ at the last evaluation of the integrator, a little before the end of the step. T
 the target's, which keeps its velocity (0).
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jaxbyz.accelerate.trigonometry import cos_sin
 from jaxbyz.environments.mujoco import task
 from jaxbyz.environments.mujoco.bodies import Joints, Model
 from jaxbyz.environments.mujoco.kinematics import Scales, directions
-from jaxbyz.environments.mujoco.tables import REACHER
+from jaxbyz.environments.mujoco.models import MODELS
 
 UPPER_ARM, FOREARM = 0.1, 0.11
 FARTHEST_TARGET = 0.2
@@ -57,7 +56,7 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return reward.astype(x.dtype), task.never(outcome)
 
 
-def draw(params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+def draw(_: tuple[float, ...], params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return an initial state whose target is uniform on a disc."""
     keys = jax.random.split(key, 3)
     u = jax.random.uniform(keys[1], (2,), float)
@@ -67,15 +66,12 @@ def draw(params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.concatenate([arm, target]), jnp.concatenate([speed, jnp.zeros(2, float)])
 
 
-TASK = task.Task(lambda _: REACHER, (0.0, 0.0, 0.1, -0.1), observe, judge, draw, measure)
-
-initial_state = functools.partial(task.initial_state, TASK)
-transition = functools.partial(task.transition, TASK)
-default_params = EnvParams()
-
-
-class Reacher(task.MujocoEnvironment):
-    """The arm as a gymnax environment."""
-
-    task = TASK
-    params = default_params
+TASK = task.Task(
+    params=EnvParams(),
+    model=lambda _: MODELS["Reacher-v5"],
+    initial_position=(0.0, 0.0, 0.1, -0.1),
+    observe=observe,
+    judge=judge,
+    draw=draw,
+    measure=measure,
+)

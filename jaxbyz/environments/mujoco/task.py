@@ -81,24 +81,45 @@ class Outcome(NamedTuple):
     forward: jax.Array
 
 
+def uniform(key: jax.Array, size: int, scale: Any) -> jax.Array:
+    """Return independent random numbers, uniform on (−scale, scale)."""
+    return scale * jax.random.uniform(key, (size,), float, -1.0, 1.0)
+
+
+def uniform_start(position: tuple[float, ...], params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return an initial state with uniform noise in positions and velocities."""
+    keys, size = jax.random.split(key), len(position)
+    noise = [uniform(key, size, params.reset_noise_scale) for key in keys]
+    return jnp.array(position, float) + noise[0], noise[1]
+
+
+def normal_start(position: tuple[float, ...], params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return an initial state with uniform noise in positions and normal noise in velocities."""
+    keys, size = jax.random.split(key), len(position)
+    qpos = jnp.array(position, float) + uniform(keys[0], size, params.reset_noise_scale)
+    return qpos, params.reset_noise_scale * jax.random.normal(keys[1], (size,), float)
+
+
 class Task(NamedTuple):
     """A task as pure functions of arrays with or without a last axis of lanes.
 
     Attributes:
+        params: the default parameters.
         model: `params -> Model`, the mechanism.
         initial_position: qpos before random numbers are added.
         observe: `(params, state) -> observation`.
         judge: `(params, outcome) -> (reward, terminated)`.
-        draw: `(params, key) -> (qpos, qvel)`, a random initial state.
+        draw: `(initial_position, params, key) -> (qpos, qvel)`, a random initial state.
         measure: `(model, scales, qpos, (q, v, a)) -> measured`, from the joints of the last evaluation, or None. In the
             initial state, a is None.
     """
 
+    params: EnvParams
     model: Callable[[Any], Model]
     initial_position: tuple[float, ...]
     observe: Callable[[Any, EnvState], jax.Array]
     judge: Callable[[Any, Outcome], tuple[jax.Array, jax.Array]]
-    draw: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array]]
+    draw: Callable[[tuple[float, ...], Any, jax.Array], tuple[jax.Array, jax.Array]] = uniform_start
     measure: Callable[[Model, Scales, jax.Array, tuple[Joints, Joints, Joints | None]], jax.Array] | None = None
 
 
@@ -235,32 +256,6 @@ def check_params(params: EnvParams) -> None:
         raise ValueError(f"max_steps_in_episode={horizon} must be at least 1")
 
 
-def uniform(key: jax.Array, size: int, scale: Any) -> jax.Array:
-    """Return independent random numbers, uniform on (−scale, scale)."""
-    return scale * jax.random.uniform(key, (size,), float, -1.0, 1.0)
-
-
-def uniform_start(task_position: tuple[float, ...], params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return an initial state with uniform noise in positions and velocities."""
-    keys, size = jax.random.split(key), len(task_position)
-    noise = [uniform(key, size, params.reset_noise_scale) for key in keys]
-    return jnp.array(task_position, float) + noise[0], noise[1]
-
-
-def normal_start(task_position: tuple[float, ...], params: EnvParams, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return an initial state with uniform noise in positions and normal noise in velocities."""
-    keys, size = jax.random.split(key), len(task_position)
-    qpos = jnp.array(task_position, float) + uniform(keys[0], size, params.reset_noise_scale)
-    return qpos, params.reset_noise_scale * jax.random.normal(keys[1], (size,), float)
-
-
-def forward_reward(params: Any, outcome: Outcome) -> jax.Array:
-    """Return the weighted forward velocity minus the cost of the action."""
-    effort = (outcome.action * outcome.action).sum(axis=0)
-    reward = params.forward_reward_weight * outcome.forward - params.ctrl_cost_weight * effort
-    return reward.astype(outcome.forward.dtype)
-
-
 def never(outcome: Outcome) -> jax.Array:
     """Return False for every lane."""
     return constant_like(outcome.forward, False)
@@ -269,32 +264,32 @@ def never(outcome: Outcome) -> jax.Array:
 class MujocoEnvironment(environment.Environment[EnvState, EnvParams]):
     """A gymnax environment of a task."""
 
-    task: Task
-    params: EnvParams
+    def __init__(self, task: Task):
+        self.task, self.model = task, task.model(task.params)
 
     @property
     def default_params(self) -> EnvParams:
-        return self.params
+        return self.task.params
 
     @property
     def name(self) -> str:
-        return self.task.model(self.params).name
+        return self.model.name
 
     @property
     def num_actions(self) -> int:
-        return len(self.task.model(self.params).motors)
+        return len(self.model.motors)
 
     def action_space(self, params: EnvParams | None = None) -> spaces.Box:
-        high = jnp.array([motor.limit for motor in self.task.model(self.params).motors])
+        high = jnp.array([motor.limit for motor in self.model.motors])
         return spaces.Box(-high, high, high.shape, dtype=jnp.float32)
 
     def observation_space(self, params: EnvParams | None = None) -> spaces.Box:
-        state = jax.eval_shape(lambda key: self.reset_env(key, params or self.params)[0], jax.random.key(0))
+        state = jax.eval_shape(lambda key: self.reset_env(key, params or self.task.params)[0], jax.random.key(0))
         return spaces.Box(-jnp.inf, jnp.inf, state.shape, dtype=jnp.float32)
 
     def reset_env(self, key: jax.Array, params: EnvParams) -> tuple[jax.Array, EnvState]:
         """Draw an initial state, and return its observation and the state."""
-        state = initial_state(self.task, params, *self.task.draw(params, key))
+        state = initial_state(self.task, params, *self.task.draw(self.task.initial_position, params, key))
         return self.task.observe(params, state), state
 
     def step_env(
@@ -309,9 +304,6 @@ class MujocoEnvironment(environment.Environment[EnvState, EnvParams]):
         self, key: jax.Array, state: EnvState, action: int | float | jax.Array | None, params: EnvParams
     ) -> jax.Array:
         return self.task.observe(params, state)
-
-    def get_obs(self, state: EnvState, params: EnvParams | None = None, key: jax.Array | None = None) -> jax.Array:
-        return self.task.observe(params or self.default_params, state)
 
     def is_terminated(self, state: EnvState, params: EnvParams) -> jax.Array:
         return state.over

@@ -11,8 +11,7 @@ import jax
 from flax import struct
 
 from jaxbyz.environments.mujoco import task, walking
-from jaxbyz.environments.mujoco.tables import WALKER2D
-from jaxbyz.environments.mujoco.walking import observe
+from jaxbyz.environments.mujoco.models import MODELS
 
 
 @struct.dataclass
@@ -28,18 +27,10 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return walking.judge(params, outcome, walking.upright(params, outcome.after.qpos))
 
 
-START = (0.0, 1.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 TASK = task.Task(
-    functools.partial(walking.model_for, WALKER2D), START, observe, judge, functools.partial(task.uniform_start, START)
+    params=EnvParams(),
+    model=functools.partial(walking.model_for, MODELS["Walker2d-v5"]),
+    initial_position=(0.0, 1.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    observe=walking.observe,
+    judge=judge,
 )
-
-initial_state = functools.partial(task.initial_state, TASK)
-transition = functools.partial(task.transition, TASK)
-default_params = EnvParams()
-
-
-class Walker2d(task.MujocoEnvironment):
-    """The walker as a gymnax environment."""
-
-    task = TASK
-    params = default_params

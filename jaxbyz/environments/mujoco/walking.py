@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxbyz.environments.mujoco import task
+from jaxbyz.environments.mujoco import forward, task
 from jaxbyz.environments.mujoco.bodies import Model
 
 
 @struct.dataclass
-class EnvParams(task.EnvParams):
+class EnvParams(forward.EnvParams):
     """Gymnasium's parameters.
 
     Points of the body that cannot touch the floor in healthy states are left out of the physics, unless
@@ -19,13 +19,11 @@ class EnvParams(task.EnvParams):
     """
 
     reset_noise_scale: Any = 5e-3
-    forward_reward_weight: Any = 1.0
     ctrl_cost_weight: Any = 1e-3
     healthy_reward: Any = 1.0
     healthy_z_range: Any = (-jnp.inf, jnp.inf)
     healthy_angle_range: Any = (-jnp.inf, jnp.inf)
     terminate_when_unhealthy: bool = struct.field(pytree_node=False, default=True)
-    exclude_current_positions_from_observation: bool = struct.field(pytree_node=False, default=True)
 
 
 def model_for(model: Model, params: EnvParams) -> Model:
@@ -41,7 +39,7 @@ def observe(params: EnvParams, state: task.EnvState) -> jax.Array:
 
 def judge(params: EnvParams, outcome: task.Outcome, healthy: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the reward, and whether the episode ends because the body is not healthy."""
-    reward = task.forward_reward(params, outcome) + jnp.where(healthy, params.healthy_reward, 0.0)
+    reward = forward.reward(params, outcome) + jnp.where(healthy, params.healthy_reward, 0.0)
     ended = ~healthy if params.terminate_when_unhealthy else task.never(outcome)
     return reward.astype(outcome.after.qpos.dtype), ended
 
