@@ -93,7 +93,6 @@ class PeriodicEvaluation:
         self.returns.append(returns)
         if self.folder is not None:
             write_arrays(
-                self.folder / EVALUATIONS,
-                {"iteration": np.array(self.iterations), "returns": np.stack(self.returns)},
+                self.folder / EVALUATIONS, {"iteration": np.array(self.iterations), "returns": np.stack(self.returns)}
             )
         return returns
