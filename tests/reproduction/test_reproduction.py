@@ -176,9 +176,7 @@ def test_bad_input_is_one_line(arguments, message, capsys):
 
 def test_table_compares_with_the_paper():
     x = np.arange(100, 8001, 100)
-    results = {
-        name: TrainingResult(x, np.full((3, 80), 200.0), [0, 1, 2]) for name in needed_trainings(["cartpole"])
-    }
+    results = {name: TrainingResult(x, np.full((3, 80), 200.0), [0, 1, 2]) for name in needed_trainings(["cartpole"])}
     rows = [line for line in curve_table(["cartpole"], results) if line.startswith("| AvgZero | DecByzPG")]
     assert rows[0].startswith("| AvgZero | DecByzPG (α=3/13) | 3 | 200 (70) |") and "| 100 (" in rows[0]
     assert len(compare_claims(results)) > 20
