@@ -125,8 +125,9 @@ def _protocol_trainings(arguments: argparse.Namespace) -> dict[str, Config]:
 
 def _draw_figures(arguments: argparse.Namespace, results: dict[str, TrainingResult]) -> list[Path]:
     """Draw the figures of the paper and write the table of claims and curves; return what was written."""
+    from jaxbyz.files import write_output_text
     from jaxbyz.report.plots import save
-    from jaxbyz.reproduction.comparison import write_comparison
+    from jaxbyz.reproduction.comparison import comparison
     from jaxbyz.reproduction.drawing import draw_figure
     from jaxbyz.reproduction.figures import select_figures
 
@@ -135,17 +136,22 @@ def _draw_figures(arguments: argparse.Namespace, results: dict[str, TrainingResu
     written = [
         save(drawing, out / f"{name}-{setting}.png") for name, drawing in drawings.items() if drawing is not None
     ]
-    return [*written, write_comparison(figures, results, out / f"table-{setting}.md", setting)]
+    table = out / f"table-{setting}.md"
+    write_output_text(table, comparison(figures, results, setting))
+    return [*written, table]
 
 
 def _draw_protocol(arguments: argparse.Namespace, results: dict[str, TrainingResult]) -> list[Path]:
     """Draw the figure of a protocol and write its table; return what was written."""
+    from jaxbyz.files import write_output_text
     from jaxbyz.report.plots import save
-    from jaxbyz.reproduction.protocols import draw_protocol, write_protocol_table
+    from jaxbyz.reproduction.protocols import draw_protocol, protocol_table
 
     name, out = arguments.figure, Path(arguments.out)
     picture = save(draw_protocol(name, results, not arguments.no_spread), out / f"{name}.png")
-    return [picture, write_protocol_table(name, results, out / f"{name}.md")]
+    table = out / f"{name}.md"
+    write_output_text(table, protocol_table(name, results))
+    return [picture, table]
 
 
 def _arguments_for(names: list[str], arguments: argparse.Namespace) -> list[str]:

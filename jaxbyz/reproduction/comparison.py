@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
-from jaxbyz.files import write_output_text
 from jaxbyz.report.statistics import first_reached
 from jaxbyz.reproduction.claims import Claim, compare_claims, mean_of_last_1000
 from jaxbyz.reproduction.figures import FIGURES, curve_in_paper
@@ -16,8 +13,8 @@ COLUMNS_AT = (2000, 4000, 6000, 8000)  # trajectories per agent
 LEVELS_TO_REACH = {"CartPole": (195, 475), "LunarLander": (0, 200)}
 
 
-def write_comparison(figures: list[str], results: dict[str, TrainingResult], out: Path, setting: str) -> Path:
-    """Write both tables; numbers of the paper stand in brackets."""
+def comparison(figures: list[str], results: dict[str, TrainingResult], setting: str) -> str:
+    """Return both tables; numbers of the paper stand in brackets."""
     lines = [
         f"# Reproduction, setting `{setting}`",
         "",
@@ -32,9 +29,7 @@ def write_comparison(figures: list[str], results: dict[str, TrainingResult], out
         "",
         *curve_table(figures, results),
     ]
-    text = "\n".join(lines).rstrip() + "\n"
-    write_output_text(out, text)
-    return out
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def claim_table(results: dict[str, TrainingResult]) -> list[str]:

@@ -8,7 +8,6 @@ them (`jaxbyz.configuration.protocol_presets`).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from jaxbyz.algorithms import algorithms, traits_of_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.protocol_presets import NOISE, PROTOCOL_TASKS, method_options
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.files import write_output_text
 from jaxbyz.report.plots import COLOURS, draw_curve, figure, legend_below, seeds_text
 from jaxbyz.report.tables import mean_and_deviation
 from jaxbyz.reproduction.training_results import TrainingResult
@@ -140,9 +138,3 @@ def mean_of_last_tenth(result: TrainingResult) -> np.ndarray:
     """Return the mean return over the last tenth of the trajectories, `[seeds]`."""
     last = result.trajectories > 0.9 * result.trajectories[-1]
     return result.returns[:, last].mean(axis=1)
-
-
-def write_protocol_table(protocol: str, results: dict[str, TrainingResult], path: Path) -> Path:
-    """Write the table of a protocol."""
-    write_output_text(path, protocol_table(protocol, results))
-    return path

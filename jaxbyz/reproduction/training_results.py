@@ -36,13 +36,11 @@ class TrainingResult(NamedTuple):
         trajectories: `[G]`, trajectories per agent.
         returns: `[seeds, G]`, smoothed honest return.
         seeds: the seeds, in ascending order.
-        finite: whether all seeds stayed finite.
     """
 
     trajectories: np.ndarray
     returns: np.ndarray
     seeds: list[int]
-    finite: bool
 
 
 def training_config(
@@ -151,7 +149,7 @@ def load_results(table: Path) -> dict[str, TrainingResult]:
         UsageError: if rows of the same training differ in other options than seeds and trajectories.
     """
     configs: dict[str, dict[str, Any]] = {}
-    found: dict[str, dict[int, tuple[np.ndarray, np.ndarray, bool]]] = {}
+    found: dict[str, dict[int, tuple[np.ndarray, np.ndarray]]] = {}
     for row in sorted(_read(table), key=lambda row: row["name"]):
         training, config = row["training"], row["config"]
         ours = {key: config[key] for key in ("seed", "seeds", "trajectories")}
@@ -159,12 +157,12 @@ def load_results(table: Path) -> dict[str, TrainingResult]:
         _check_options(f"{table}: {row['name']}", config, {**first, **ours}, "other rows of this training differ")
         x, by_seed = np.array(row["trajectories"]), found.setdefault(training, {})
         for seed, returns in enumerate(row["return"], config["seed"]):
-            by_seed.setdefault(seed, (x, np.array(returns, float), row["finite"]))
+            by_seed.setdefault(seed, (x, np.array(returns, float)))
     results = {}
     for training, by_seed in found.items():
         seeds = sorted(by_seed)
-        grids, rows, finite = zip(*(by_seed[seed] for seed in seeds), strict=True)
+        grids, rows = zip(*(by_seed[seed] for seed in seeds), strict=True)
         length = min(map(len, grids))
         returns = np.stack([row[:length] for row in rows])
-        results[training] = TrainingResult(grids[0][:length], returns, seeds, all(finite))
+        results[training] = TrainingResult(grids[0][:length], returns, seeds)
     return results

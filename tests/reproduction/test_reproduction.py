@@ -18,7 +18,7 @@ from jaxbyz.configuration.resolving import resolve, to_dict
 from jaxbyz.errors import UsageError
 from jaxbyz.files import add_row, read_rows, write_rows
 from jaxbyz.reproduction.claims import check_claims, compare_claims, mean_of_last_1000
-from jaxbyz.reproduction.comparison import curve_table, write_comparison
+from jaxbyz.reproduction.comparison import comparison, curve_table
 from jaxbyz.reproduction.drawing import draw_figure
 from jaxbyz.reproduction.figures import FIGURES, SETTINGS, curve_in_paper, needed_trainings, select_figures
 from jaxbyz.reproduction.protocols import protocol_configs, protocol_curves
@@ -176,9 +176,7 @@ def test_bad_input_is_one_line(arguments, message, capsys):
 
 def test_table_compares_with_the_paper():
     x = np.arange(100, 8001, 100)
-    results = {
-        name: TrainingResult(x, np.full((3, 80), 200.0), [0, 1, 2], True) for name in needed_trainings(["cartpole"])
-    }
+    results = {name: TrainingResult(x, np.full((3, 80), 200.0), [0, 1, 2]) for name in needed_trainings(["cartpole"])}
     rows = [line for line in curve_table(["cartpole"], results) if line.startswith("| AvgZero | DecByzPG")]
     assert rows[0].startswith("| AvgZero | DecByzPG (α=3/13) | 3 | 200 (70) |") and "| 100 (" in rows[0]
     assert len(compare_claims(results)) > 20
@@ -187,7 +185,7 @@ def test_table_compares_with_the_paper():
 def test_figures_show_our_curves_and_those_of_the_paper():
     x = np.arange(100, 8001, 100)
     returns = np.stack([np.full(80, 190.0), np.full(80, 210.0)])
-    results = {name: TrainingResult(x, returns, [0, 1], True) for name in needed_trainings(["cartpole"])}
+    results = {name: TrainingResult(x, returns, [0, 1]) for name in needed_trainings(["cartpole"])}
     del results["cartpole-page-pg"]
     drawing = draw_figure("cartpole", results, setting="steady")
     unattacked, *panels = drawing.axes
@@ -216,12 +214,10 @@ def test_figures_show_our_curves_and_those_of_the_paper():
 
 @needs_results
 @pytest.mark.parametrize("setting", ["steady", "paper", "published"])
-def test_the_committed_tables_follow_from_the_committed_results(setting, tmp_path):
+def test_the_committed_tables_follow_from_the_committed_results(setting):
     folder = RESULTS / "reproduction"
-    table = write_comparison(
-        list(FIGURES), load_results(folder / f"{setting}.jsonl.gz"), tmp_path / "table.md", setting
-    )
-    assert table.read_text() == (folder / f"table-{setting}.md").read_text()
+    text = comparison(list(FIGURES), load_results(folder / f"{setting}.jsonl.gz"), setting)
+    assert text == (folder / f"table-{setting}.md").read_text()
 
 
 def test_published_weights_are_one_for_short_episodes_and_zero_for_long_ones():
