@@ -90,9 +90,8 @@ def run_to_horizon(simulation: Simulation, agents: Any, lanes: Any) -> LoopState
 
 def _run_chunk(simulation: Simulation, agents: Any, lanes: Any, chunk: Int[Array, ""]) -> tuple[Any, Any]:
     """Run one chunk; the leaves of its record are `[A, …, C, M]`."""
-    C = simulation.chunk_size
-    times = chunk * C + jnp.arange(C, dtype=jnp.int32)
     drawn = jax.vmap(simulation.draw, in_axes=(0, None), out_axes=1)(agents, chunk)
+    times = chunk * simulation.chunk_size + jnp.arange(simulation.chunk_size, dtype=jnp.int32)
 
     def one_agent(agent: Any, lanes: Any, drawn: Any) -> tuple[Any, Any]:
         return jax.lax.scan(lambda lanes, x: simulation.step(agent, lanes, *x), lanes, (drawn, times))

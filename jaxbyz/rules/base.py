@@ -85,7 +85,7 @@ class Rule(NamedTuple):
     translates: bool = False
 
 
-def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **facts: bool) -> Rule:
+def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **facts: Any) -> Rule:
     """Build the aggregator `Σ_i w_i x_i` from a function messages `[n, D]` -> weights `[n]` that sum to one.
 
     A message of zero weight may hold anything, even non-finite numbers.
@@ -97,9 +97,7 @@ def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **fac
     return weighted_for_receiver(lambda messages, receiver: weights(messages), **facts)
 
 
-def weighted_for_receiver(
-    weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]], **facts: bool
-) -> Rule:
+def weighted_for_receiver(weights: Callable[[Float[Array, "n D"], Receiver], Float[Array, " n"]], **facts: Any) -> Rule:
     """Build the same from weights that also depend on what the receiver knows."""
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
