@@ -40,11 +40,11 @@ def test_rows_that_are_added_at_the_same_time_are_all_kept(tmp_path):
     ("content", "message"),
     [
         (b"{}", "not readable as a gzip file"),
-        (gzip.compress(b'{"name": "a"}')[:-9], "not readable as a gzip file"),
-        (gzip.compress(b'{"name": NaN}'), "NaN is not JSON"),
-        (gzip.compress(b'{"name": "a"}\n[1]'), "line 2: must contain one JSON object"),
-        (gzip.compress(b'{"name": 1}'), "every line must be a JSON object with a name"),
-        (gzip.compress(b'{"name": "%s"}' % (b"a" * 200)), "larger than the limit of 100 bytes"),
+        (gzip.compress(b'{"name": "a"}', mtime=0)[:-9], "not readable as a gzip file"),
+        (gzip.compress(b'{"name": NaN}', mtime=0), "line 1: not readable as JSON"),
+        (gzip.compress(b'{"name": "a"}\n[1]', mtime=0), "line 2: not readable as JSON \\(Expected `object`"),
+        (gzip.compress(b'{"name": 1}', mtime=0), "every line must be a JSON object with a name"),
+        (gzip.compress(b'{"name": "%s"}' % (b"a" * 200), mtime=0), "larger than the limit of 100 bytes"),
     ],
 )
 def test_a_damaged_table_is_refused_in_one_line(tmp_path, monkeypatch, content, message):
