@@ -18,7 +18,7 @@ from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_rule
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement, run_agreement
-from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
 from jaxbyz.registry import Registry
 from jaxbyz.rules import Receiver, Rule
 
@@ -158,7 +158,7 @@ def attack(
             adversary = Adversary(mask, forge, forger.equivocates, forger.init(K, D))
             view = omniscient_view(key_rule, expected, expected.init(K, D), messages, adversary)
             receivers = jnp.arange(K, dtype=jnp.int32)
-            return jax.vmap(lambda r: received(key_forge, view, forge, r, restore_own=False))(receivers)
+            return jax.vmap(lambda r: sent_to(key_forge, view, forge, r, restore_own=False))(receivers)
 
         return call
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import Cell, Entry, cell_config, cells_of, options_of, parse_entries
+from jaxbyz.benchmark.entries import BenchmarkEntry, Cell, cell_config, cells_of, options_of, parse_entries
 from jaxbyz.benchmark.records import record_path
 from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.suite import Suite, load_suite
@@ -82,7 +82,7 @@ def write_suite(folder: Path, text: str = SUITE) -> Path:
     return path
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, BenchmarkEntry]:
     """Return both entries."""
     return parse_entries(ENTRIES, "entries.toml")
 

@@ -38,7 +38,7 @@ from jaxbyz.federation.frames import (
     encode,
     encode_vector,
 )
-from jaxbyz.federation.keys import Federation, Identity, read_federation, read_identity
+from jaxbyz.federation.keys import FederationDescription, Identity, read_federation, read_identity
 from jaxbyz.federation.programs import build_programs, format_of
 from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.federation.transport import Transport
@@ -65,7 +65,7 @@ class Chaos:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationDescription,
         identity: Identity,
         form: Format,
         stop: Callable[[], bool],

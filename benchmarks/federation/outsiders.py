@@ -27,7 +27,7 @@ from trial import Trial
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation.frames import VECTOR, encode_vector
-from jaxbyz.federation.keys import Federation, read_federation
+from jaxbyz.federation.keys import FederationDescription, read_federation
 from jaxbyz.federation.programs import build_programs, format_of
 
 RESULT = Path(__file__).parents[1] / "results" / "federation-outsiders.json"
@@ -42,7 +42,7 @@ class Storm:
         frame: a valid frame of node 1.
     """
 
-    def __init__(self, federation: Federation, frame: bytes):
+    def __init__(self, federation: FederationDescription, frame: bytes):
         self.federation, self.frame, self.over = federation, frame, threading.Event()
         self.tried: collections.Counter[str] = collections.Counter()
 

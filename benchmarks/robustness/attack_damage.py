@@ -26,7 +26,7 @@ from jaxbyz.accelerate.fast_compilation import fast_compiling_jit
 from jaxbyz.attacks import attacks, honest_mean, honest_std
 from jaxbyz.certify.rule_names import AGREEMENT, every_rule, named_rule
 from jaxbyz.protocol.agreements import diameter
-from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
 
 K, F, D, INPUTS, KEYS = 13, 3, 32, 6, 128
 WARMUP = 12  # iterations that an attack with memory has seen
@@ -65,7 +65,7 @@ def damages(name: str, seed: int = 0, only: Collection[str] | None = None) -> di
                 for _ in range(WARMUP):
                     view = view._replace(memory=attack.remember(view))
             forge = getattr(attack, kind)
-            return jax.vmap(lambda r: received(key_attack, view, forge, r, restore_own=rule.personal))(receivers)
+            return jax.vmap(lambda r: sent_to(key_attack, view, forge, r, restore_own=rule.personal))(receivers)
 
         apply = view_with(()).trial
         if kind == "parameters":

@@ -21,7 +21,7 @@ import numpy as np
 from jaxbyz.attacks import gradient_found, honest_mean
 from jaxbyz.attacks.gradient_found import WIDE, honest_spread
 from jaxbyz.files import write_json
-from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
 from jaxbyz.rules import aggregators
 from jaxbyz.runs.run_folder import describe_environment
 
@@ -37,7 +37,7 @@ def damage_function(rule_name: str, in_subspace: bool) -> Callable[[jax.Array, j
 
     def damage(key: jax.Array, x: jax.Array) -> jax.Array:
         view = omniscient_view(key, rule, rule.init(*x.shape), x, Adversary(mask))
-        sent = received(key, view._replace(rotates=in_subspace), forge, jnp.int32(0), restore_own=False)
+        sent = sent_to(key, view._replace(rotates=in_subspace), forge, jnp.int32(0), restore_own=False)
         return jnp.linalg.norm(view.rule(sent) - honest_mean(x, mask)) / honest_spread(view)
 
     return jax.jit(damage)

@@ -32,7 +32,7 @@ ONE_AGENT = "one-agent"  # stands for the federation in the cell of `alone`
 NO_ATTACK = "none"
 
 
-class Entry(NamedTuple):
+class BenchmarkEntry(NamedTuple):
     """A configuration that competes.
 
     Attributes:
@@ -66,7 +66,7 @@ class Cell(NamedTuple):
         return record_name(*self)
 
 
-def load_entries(path: str | Path | None = None) -> dict[str, Entry]:
+def load_entries(path: str | Path | None = None) -> dict[str, BenchmarkEntry]:
     """Read an entry file; by default that of the package.
 
     Raises:
@@ -78,7 +78,7 @@ def load_entries(path: str | Path | None = None) -> dict[str, Entry]:
     return parse_entries(tomllib.loads(text), "entries.toml")
 
 
-def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
+def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, BenchmarkEntry]:
     """Return the entries that a table describes; `path` is named in errors."""
     entries = {}
     for name, table in Table(values, path).tables().items():
@@ -87,15 +87,15 @@ def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, Entry]:
         found = table.read({"summary": TEXT, "tasks": OPTIONAL_TABLE}, complete=False)
         by_task = {task: options.options() for task, options in found["tasks"].tables().items()}
         others = {key: value for key, value in table.values.items() if key not in found}
-        entries[name] = Entry(name, found["summary"], table._replace(values=others).options(), by_task)
+        entries[name] = BenchmarkEntry(name, found["summary"], table._replace(values=others).options(), by_task)
     if not entries:
         raise UsageError(f"{path}: names no entry")
     return entries
 
 
 def with_step_sizes(
-    suite: Suite, entries: Mapping[str, Entry], best: Mapping[tuple[str, str], float]
-) -> dict[str, Entry]:
+    suite: Suite, entries: Mapping[str, BenchmarkEntry], best: Mapping[tuple[str, str], float]
+) -> dict[str, BenchmarkEntry]:
     """Return the entries with tuned step sizes: (task, entry) -> η. A decay keeps its ratio η_end/η.
 
     An entry whose own step size is not allowed is left as it is, so that its run says so.
@@ -131,7 +131,7 @@ def step_size(eta: float, decay: float | None) -> dict[str, float]:
     return {"eta": eta} if decay is None else {"eta": eta, "eta_end": decay * eta}
 
 
-def check_tasks(suite: Suite, entries: Mapping[str, Entry]) -> None:
+def check_tasks(suite: Suite, entries: Mapping[str, BenchmarkEntry]) -> None:
     """Refuse options for a task that neither this suite nor one of the package has, such as a misspelt one."""
     known = {task: None for other in (suite, *map(load_suite, suite_names())) for task in other.tasks}
     for entry in entries.values():
@@ -152,7 +152,7 @@ def reference_cells(task: str, federation: str) -> tuple[Cell, Cell]:
     return Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK)
 
 
-def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
+def cells_of(suite: Suite, entries: Mapping[str, BenchmarkEntry]) -> list[Cell]:
     """Return all cells of a suite for these entries, the references of a setting first.
 
     Entries with a server do not take part in decentralised federations.
@@ -167,7 +167,7 @@ def cells_of(suite: Suite, entries: Mapping[str, Entry]) -> list[Cell]:
     return list(cells)
 
 
-def takes_part(suite: Suite, entry: Entry, task: str, federation: str) -> bool:
+def takes_part(suite: Suite, entry: BenchmarkEntry, task: str, federation: str) -> bool:
     """Return whether an entry competes in a setting. One with options that are not allowed does: its run says so."""
     if not suite.federations[federation].decentralised:
         return True
@@ -178,7 +178,7 @@ def takes_part(suite: Suite, entry: Entry, task: str, federation: str) -> bool:
     return not config.traits.central
 
 
-def options_of(suite: Suite, entries: Mapping[str, Entry], cell: Cell) -> dict[str, Any]:
+def options_of(suite: Suite, entries: Mapping[str, BenchmarkEntry], cell: Cell) -> dict[str, Any]:
     """Return the options of the entry or the reference of a cell."""
     task = suite.tasks[cell.task]
     if cell.entry == ALONE:

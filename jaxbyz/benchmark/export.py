@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.benchmark.entries import ALONE, MEAN, Cell
-from jaxbyz.benchmark.results import Result
+from jaxbyz.benchmark.results import CellResult
 from jaxbyz.benchmark.scores import Settings, score_entries
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.errors import UsageError
 
 
-def marl_eval(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Any]:
+def marl_eval(suite: Suite, results: Mapping[Cell, CellResult]) -> dict[str, Any]:
     """Return learning curves as marl-eval reads them: environment -> task -> algorithm -> run -> step -> metrics.
 
     The environment is the suite. Every task, federation and attack is a task of its own.
@@ -42,7 +42,7 @@ def marl_eval(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Any]:
     return {suite.name: tasks}
 
 
-def rliable(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, np.ndarray]:
+def rliable(suite: Suite, results: Mapping[Cell, CellResult]) -> dict[str, np.ndarray]:
     """Return scores as rliable expects them: entry -> `[seeds, problems]`, and the problems' names as `problems`.
 
     A problem is a setting under an attack. Only problems that all entries have are included.

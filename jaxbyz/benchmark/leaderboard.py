@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxbyz.benchmark.entries import NO_ATTACK, Cell, reference_cells, select
-from jaxbyz.benchmark.results import Result, load_certificates, load_results
+from jaxbyz.benchmark.results import CellResult, load_certificates, load_results
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
     CellScore,
@@ -34,7 +34,7 @@ from jaxbyz.report.statistics import Estimate, interquartile_mean, stratified_iq
 Certificates = Mapping[tuple[str, str], dict[str, Any]]
 
 
-def leaderboard(suite: Suite, results: Mapping[Cell, Result], certificates: Certificates) -> dict[str, Any]:
+def leaderboard(suite: Suite, results: Mapping[Cell, CellResult], certificates: Certificates) -> dict[str, Any]:
     """Return the leaderboard: entries in the order of their overall score, incomplete ones last.
 
     Args:
@@ -98,7 +98,7 @@ def improvements(suite: Suite, scores: Sequence[Settings]) -> list[list[Estimate
     return rows
 
 
-def _setting(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> dict[str, Any]:
+def _setting(suite: Suite, results: Mapping[Cell, CellResult], task: str, federation: str) -> dict[str, Any]:
     """Return what all entries have in common in a setting.
 
     The intervals of scores do not contain those of the references. The scores of the references on the seeds of the
@@ -134,7 +134,7 @@ def _setting(suite: Suite, results: Mapping[Cell, Result], task: str, federation
 
 
 def _entry_setting(
-    suite: Suite, results: Mapping[Cell, Result], certificates: Certificates, cell: Cell, score: SettingScore
+    suite: Suite, results: Mapping[Cell, CellResult], certificates: Certificates, cell: Cell, score: SettingScore
 ) -> dict[str, Any]:
     """Return everything about the entry of a cell in its setting."""
     runs = {other.attack: result for other, result in results.items() if other[:3] == cell[:3]}
@@ -165,7 +165,7 @@ def _entry_setting(
     }
 
 
-def _cell(score: CellScore, result: Result) -> dict[str, Any]:
+def _cell(score: CellScore, result: CellResult) -> dict[str, Any]:
     """Return the score and the learning curve of a cell, with the range of the seeds that are finite there."""
     finite = result.finite.any()
     rows = result.returns[result.finite] if finite else result.returns[:1]

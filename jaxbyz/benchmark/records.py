@@ -34,7 +34,7 @@ CONTENTS: dict[str, dict[str, Any]] = {  # kind -> key -> type, or the same for 
 }  # fmt: skip
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record and its place, which errors name: a file, or a line of one."""
 
     place: str
@@ -67,7 +67,7 @@ def hash_of(content: Mapping[str, Any]) -> str:
     return content_hash({key: value for key, value in content.items() if key != "hash"})
 
 
-def read_records(source: str | Path, suite: Suite, kind: str | None = None) -> dict[str, Record]:
+def read_records(source: str | Path, suite: Suite, kind: str | None = None) -> dict[str, StoredRecord]:
     """Read the records of a folder or of one file, by name and in alphabetical order.
 
     Args:
@@ -78,7 +78,7 @@ def read_records(source: str | Path, suite: Suite, kind: str | None = None) -> d
     Raises:
         UsageError: if a record is damaged, was changed, or belongs to another suite.
     """
-    path, found = Path(source), dict[str, Record]()
+    path, found = Path(source), dict[str, StoredRecord]()
     lines: Iterable[tuple[str, dict[str, Any]]]
     if path.is_dir():
         lines = ((str(file), read_json(file)) for file in path.glob("*.json"))
@@ -92,16 +92,16 @@ def read_records(source: str | Path, suite: Suite, kind: str | None = None) -> d
             raise UsageError(f"{place}: holds {name}")
         if name in found:
             raise UsageError(f"{place}: holds {name} again, after {found[name].place}")
-        found[name] = Record(place, content)
+        found[name] = StoredRecord(place, content)
     return {name: found[name] for name in sorted(found) if kind is None or kind in found[name].content}
 
 
-def read_record(path: Path, suite: Suite) -> Record:
+def read_record(path: Path, suite: Suite) -> StoredRecord:
     """Read the file of one record; it is checked as in `read_records`."""
     content = read_json(path)
     if (name := _check(str(path), content, suite)) != path.stem:
         raise UsageError(f"{path}: holds {name}")
-    return Record(str(path), content)
+    return StoredRecord(str(path), content)
 
 
 def _check(place: str, content: dict[str, Any], suite: Suite) -> str:

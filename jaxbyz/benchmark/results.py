@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.benchmark.entries import Cell
-from jaxbyz.benchmark.records import CELL, CERTIFICATE, Record, read_records, record_path, write_record
+from jaxbyz.benchmark.records import CELL, CERTIFICATE, StoredRecord, read_records, record_path, write_record
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import to_dict
@@ -21,7 +21,7 @@ POINTS = 40  # of a learning curve
 FINAL_SHARE_OF_BUDGET = 0.1  # the last tenth of the budget defines the final return
 
 
-class Result(NamedTuple):
+class CellResult(NamedTuple):
     """The result of a cell.
 
     Attributes:
@@ -118,7 +118,7 @@ def write_result(
     write_record(record_path(folder, cell.name), suite, content)
 
 
-def result_of(record: Record) -> Result:
+def result_of(record: StoredRecord) -> CellResult:
     """Return the result that a record of a cell holds.
 
     Raises:
@@ -137,7 +137,7 @@ def result_of(record: Record) -> Result:
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise UsageError(f"{record.place}: {name} has shape {arrays[name].shape}; it must be {shape}")
-    return Result(
+    return CellResult(
         cell=cell,
         options=content["options"],
         config=content["config"],
@@ -154,7 +154,7 @@ def result_of(record: Record) -> Result:
     )
 
 
-def load_results(source: str | Path, suite: Suite) -> dict[Cell, Result]:
+def load_results(source: str | Path, suite: Suite) -> dict[Cell, CellResult]:
     """Read all results of a folder or a .jsonl.gz file.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import Cell, Entry, cell_config, options_of
+from jaxbyz.benchmark.entries import BenchmarkEntry, Cell, cell_config, options_of
 from jaxbyz.benchmark.records import CERTIFICATE, read_record, record_name, record_path, write_record
 from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.sharing import sharing_of, train_planned
@@ -49,7 +49,7 @@ def rules_of(config: Config) -> Iterator[str]:
         yield AGREEMENT + config.agreement
 
 
-def rules_to_certify(suite: Suite, entries: Mapping[str, Entry], cells: list[Cell]) -> list[RuleToCertify]:
+def rules_to_certify(suite: Suite, entries: Mapping[str, BenchmarkEntry], cells: list[Cell]) -> list[RuleToCertify]:
     """Return the rules of the entries in these cells, each once per size of federation.
 
     Cells whose options are not allowed have none; `run_cells` says why.
@@ -66,7 +66,7 @@ def rules_to_certify(suite: Suite, entries: Mapping[str, Entry], cells: list[Cel
 
 def run_cells(
     suite: Suite,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, BenchmarkEntry],
     cells: list[Cell],
     folder: str | Path,
     *,

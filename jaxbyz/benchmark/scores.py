@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, Cell, reference_cells
-from jaxbyz.benchmark.results import Result
+from jaxbyz.benchmark.results import CellResult
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.report.statistics import (
     Estimate,
@@ -91,12 +91,12 @@ class References(NamedTuple):
         return -np.inf < self.alone < self.mean
 
 
-def performance(result: Result, measure: str) -> np.ndarray:
+def performance(result: CellResult, measure: str) -> np.ndarray:
     """Return the measure of every seed, `[seeds]`; NaN for seeds that became non-finite."""
     return result.average if measure == "average" else result.final
 
 
-def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, federation: str) -> References | None:
+def references_of(suite: Suite, results: Mapping[Cell, CellResult], task: str, federation: str) -> References | None:
     """Return the references of a setting, or None if they were not run."""
     cells = reference_cells(task, federation)
     if any(cell not in results for cell in cells):
@@ -105,7 +105,7 @@ def references_of(suite: Suite, results: Mapping[Cell, Result], task: str, feder
     return References(alone, mean)
 
 
-def reference_returns(suite: Suite, result: Result) -> np.ndarray:
+def reference_returns(suite: Suite, result: CellResult) -> np.ndarray:
     """Return the measure of every seed of a reference, `[seeds]`; −∞, the lowest, for seeds that became non-finite."""
     returns = performance(result, suite.statistics.measure)
     return np.where(np.isnan(returns), -np.inf, returns)
@@ -130,7 +130,7 @@ def mean_of_known(rows: np.ndarray) -> np.ndarray:
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
-def score_cell(suite: Suite, result: Result, references: References) -> CellScore:
+def score_cell(suite: Suite, result: CellResult, references: References) -> CellScore:
     """Score one cell. The bootstrap depends on the cell's name only, so that scores can be reproduced."""
     statistics = suite.statistics
     scores = normalise(performance(result, statistics.measure), references, statistics.floor)
@@ -143,7 +143,7 @@ def score_cell(suite: Suite, result: Result, references: References) -> CellScor
 
 
 def score_setting(
-    suite: Suite, results: Mapping[Cell, Result], references: References, task: str, federation: str, entry: str
+    suite: Suite, results: Mapping[Cell, CellResult], references: References, task: str, federation: str, entry: str
 ) -> SettingScore:
     """Score an entry in one setting; without the results of all attacks it has no score."""
 
@@ -157,7 +157,7 @@ def score_setting(
     return SettingScore(found, scored(NO_ATTACK), missing)
 
 
-def score_entries(suite: Suite, results: Mapping[Cell, Result]) -> dict[str, Settings]:
+def score_entries(suite: Suite, results: Mapping[Cell, CellResult]) -> dict[str, Settings]:
     """Score every entry in every setting in which it was run and whose references make a scale."""
     entries = list(dict.fromkeys(cell.entry for cell in results if cell.entry not in (ALONE, MEAN)))
     scores: dict[str, Settings] = {entry: {} for entry in entries}

@@ -29,7 +29,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 RUN_OPTIONS = ("agents", "byzantine", "attack", "seeds", "seed", "coin", "start", "output", "unsafe")
 
 
-class Task(NamedTuple):
+class SuiteTask(NamedTuple):
     """A task.
 
     Attributes:
@@ -51,7 +51,7 @@ class Task(NamedTuple):
     without: tuple[str, ...] = ()
 
 
-class Federation(NamedTuple):
+class FederationSize(NamedTuple):
     """Who takes part.
 
     Attributes:
@@ -146,8 +146,8 @@ class Suite(NamedTuple):
     statistics: Statistics
     tuning: Tuning
     certificate: Budget
-    tasks: dict[str, Task]
-    federations: dict[str, Federation]
+    tasks: dict[str, SuiteTask]
+    federations: dict[str, FederationSize]
     settings: tuple[tuple[str, str], ...]
 
     @property
@@ -333,22 +333,22 @@ def check_name(place: str, name: str) -> None:
         raise UsageError(f"{place}: {name[:60]!r} must consist of lowercase letters, digits and dashes")
 
 
-def _task(name: str, table: Table) -> Task:
-    found = table.read_fields(Task, "name")
+def _task(name: str, table: Table) -> SuiteTask:
+    found = table.read_fields(SuiteTask, "name")
     fixed, defaults = found["fixed"].options(), found["defaults"].options()
     if both := sorted(fixed.keys() & defaults.keys()):
         raise UsageError(f"{table.path}: {table.where}{both[0]} is in fixed and in defaults")
     references = {kind: found[kind].options((*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
-    return Task(name, **{**found, **references, "fixed": fixed, "defaults": defaults})
+    return SuiteTask(name, **{**found, **references, "fixed": fixed, "defaults": defaults})
 
 
-def _federation(name: str, table: Table) -> Federation:
-    found = table.read_fields(Federation, "name")
-    return Federation(name, **{**found, "options": found["options"].options()})
+def _federation(name: str, table: Table) -> FederationSize:
+    found = table.read_fields(FederationSize, "name")
+    return FederationSize(name, **{**found, "options": found["options"].options()})
 
 
 def _settings(
-    table: Table, tasks: Mapping[str, Task], federations: Mapping[str, Federation]
+    table: Table, tasks: Mapping[str, SuiteTask], federations: Mapping[str, FederationSize]
 ) -> tuple[tuple[str, str], ...]:
     pairs = [(t, f) for t, names in table.read(dict.fromkeys(table.values, TEXTS)).items() for f in names]
     if not pairs:

@@ -16,8 +16,8 @@ from jaxbyz.benchmark.entries import (
     MEAN,
     NO_ATTACK,
     ONE_AGENT,
+    BenchmarkEntry,
     Cell,
-    Entry,
     cell_config,
     decay_of,
     options_of,
@@ -48,7 +48,7 @@ class Tuned(NamedTuple):
     best: float
 
 
-def tune(suite: Suite, entries: Mapping[str, Entry], name: str, task: str) -> Tuned:
+def tune(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: str) -> Tuned:
     """Tune an entry or a reference on a task, in the first federation of the task.
 
     Raises:
@@ -76,7 +76,7 @@ def tuning_attacks(suite: Suite, name: str) -> tuple[str, ...]:
     return (NO_ATTACK,) if name in (ALONE, MEAN) else suite.tuning.attacks
 
 
-def tuning_config(suite: Suite, entries: Mapping[str, Entry], name: str, task: str, attack: str) -> Config:
+def tuning_config(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: str, attack: str) -> Config:
     """Return the configuration of tuning with the factor 1: the task's step size, with the decay of the entry."""
     federation = next(f for t, f in suite.settings if t == task)
     cell = Cell(task, ONE_AGENT if name == ALONE else federation, name, attack)
@@ -88,7 +88,7 @@ def tuning_config(suite: Suite, entries: Mapping[str, Entry], name: str, task: s
     return config if decay is None else cell_config(suite, cell, others, **seeds, **step_size(config.eta, decay))
 
 
-def tune_if_missing(suite: Suite, entries: Mapping[str, Entry], name: str, task: str, folder: Path) -> float:
+def tune_if_missing(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: str, folder: Path) -> float:
     """Tune unless the record exists, and return the best step size.
 
     Raises:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config, options_of, reference_cells
-from jaxbyz.benchmark.records import CELL, Record, read_records
-from jaxbyz.benchmark.results import Result, measurements, result_of
+from jaxbyz.benchmark.records import CELL, StoredRecord, read_records
+from jaxbyz.benchmark.results import CellResult, measurements, result_of
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.resolving import from_dict
 from jaxbyz.errors import UsageError
@@ -39,7 +39,7 @@ class Verification(NamedTuple):
     standard_errors: float
 
 
-def choose(source: str | Path, suite: Suite, count: int, seed: int) -> list[Record]:
+def choose(source: str | Path, suite: Suite, count: int, seed: int) -> list[StoredRecord]:
     """Return a random choice of the results in a folder or a .jsonl.gz file."""
     records = list(read_records(source, suite, CELL).values())
     if not records:
@@ -48,7 +48,7 @@ def choose(source: str | Path, suite: Suite, count: int, seed: int) -> list[Reco
     return [records[i] for i in sorted(chosen)]
 
 
-def check_result(record: Record, suite: Suite) -> Result:
+def check_result(record: StoredRecord, suite: Suite) -> CellResult:
     """Return a result after checking that its configuration is that of its suite, cell and options.
 
     Raises:
@@ -67,7 +67,9 @@ def check_result(record: Record, suite: Suite) -> Result:
     return result
 
 
-def verify(suite: Suite, records: list[Record], log: Callable[[str], None] = lambda line: None) -> list[Verification]:
+def verify(
+    suite: Suite, records: list[StoredRecord], log: Callable[[str], None] = lambda line: None
+) -> list[Verification]:
     """Check these results, run them again and compare the average return of every seed.
 
     Raises:
@@ -84,7 +86,7 @@ def verify(suite: Suite, records: list[Record], log: Callable[[str], None] = lam
     return verifications
 
 
-def compare(result: Result, again: np.ndarray, same_rounding: bool) -> Verification:
+def compare(result: CellResult, again: np.ndarray, same_rounding: bool) -> Verification:
     """Compare a result with the average return `[seeds]` of a second run."""
     before = result.average
     scale = max(1e-9, float(np.nanmax(np.abs(before), initial=0.0)))

@@ -13,8 +13,8 @@ from jaxbyz.benchmark.entries import (
     MEAN,
     NO_ATTACK,
     ONE_AGENT,
+    BenchmarkEntry,
     Cell,
-    Entry,
     cells_of,
     check_tasks,
     load_entries,
@@ -175,7 +175,7 @@ ACTIONS = {
 }  # fmt: skip
 
 
-def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, Entry]) -> list[Cell]:
+def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, BenchmarkEntry]) -> list[Cell]:
     """Return the cells that the filters leave. Filters on entries and attacks keep the references of the settings."""
     check_tasks(suite, entries)
     tasks = select("task", arguments.task, list(suite.tasks))

@@ -35,7 +35,7 @@ class Member(msgspec.Struct, frozen=True):
     public_key: Annotated[str, msgspec.Meta(pattern=f"^[!-~]{{{KEY_CHARACTERS}}}$")]
 
 
-class Federation(NamedTuple):
+class FederationDescription(NamedTuple):
     """What all nodes have in common.
 
     Attributes:
@@ -107,14 +107,16 @@ def refuse_federation(folder: Path) -> None:
         raise UsageError(f"{folder}: holds a federation already; choose another folder or remove it")
 
 
-def write_federation(folder: Path, config: Config, addresses: list[str], private_randomness: bool) -> Federation:
+def write_federation(
+    folder: Path, config: Config, addresses: list[str], private_randomness: bool
+) -> FederationDescription:
     """Draw one key pair per address and write the folders of a new federation."""
     import zmq
 
     refuse_federation(folder)
     pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in addresses]
     members = tuple(Member(address, public) for address, (public, _) in zip(addresses, pairs, strict=True))
-    federation = Federation(config, members, secrets.token_hex(16), private_randomness)
+    federation = FederationDescription(config, members, secrets.token_hex(16), private_randomness)
     for index, (_, secret) in enumerate(pairs):
         own = folder / node_name(index)
         try:
@@ -130,7 +132,7 @@ def write_federation(folder: Path, config: Config, addresses: list[str], private
     return federation
 
 
-def read_federation(folder: Path, *, names: bool = True) -> Federation:
+def read_federation(folder: Path, *, names: bool = True) -> FederationDescription:
     """Read federation.json; `names` is passed to `config.check`.
 
     Raises:
@@ -153,10 +155,10 @@ def read_federation(folder: Path, *, names: bool = True) -> Federation:
         raise UsageError(f"{path}: {len(members)} nodes for agents={config.agents}")
     if len({member.public_key for member in members}) != len(members):
         raise UsageError(f"{path}: two nodes have the same public key")
-    return Federation(config, members, stored.nonce, stored.private_randomness)
+    return FederationDescription(config, members, stored.nonce, stored.private_randomness)
 
 
-def read_identity(folder: Path, federation: Federation) -> Identity:
+def read_identity(folder: Path, federation: FederationDescription) -> Identity:
     """Read the number and the private key of a node.
 
     Raises:

@@ -15,7 +15,13 @@ from typing import Any
 
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
-from jaxbyz.federation.keys import Federation, node_name, read_federation, refuse_federation, write_federation
+from jaxbyz.federation.keys import (
+    FederationDescription,
+    node_name,
+    read_federation,
+    refuse_federation,
+    write_federation,
+)
 from jaxbyz.federation.options import check_supported
 from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.files import read_json
@@ -28,7 +34,7 @@ ONE_CORE_FLAGS = "--xla_cpu_multi_thread_eigen=false"
 
 def create(
     folder: Path, config: Config, hosts: Sequence[str] = (), port: int | None = None, private_randomness: bool = False
-) -> Federation:
+) -> FederationDescription:
     """Write the folders of a new federation.
 
     Args:
@@ -48,7 +54,7 @@ def create(
     addresses = _addresses(config.agents, hosts, port)
     refuse_federation(folder)
     programs = build_programs(config)  # refuses what cannot be built before anything is written
-    form_check = Federation(config, (), "", private_randomness)
+    form_check = FederationDescription(config, (), "", private_randomness)
     format_of(form_check, programs)
     return write_federation(folder, config, addresses, private_randomness)
 
@@ -94,7 +100,9 @@ def start_node(folder: Path, index: int, options: Sequence[str] = ()) -> subproc
         )
 
 
-def node_options(federation: Federation, attacks: dict[int, str], checkpoint_every: int | None) -> dict[int, list[str]]:
+def node_options(
+    federation: FederationDescription, attacks: dict[int, str], checkpoint_every: int | None
+) -> dict[int, list[str]]:
     """Return the command-line options of every node.
 
     Args:

@@ -11,7 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxbyz.algorithms import State
 from jaxbyz.attacks.base import Forge, View
-from jaxbyz.federation.programs import Programs
+from jaxbyz.federation.programs import NodePrograms
 from jaxbyz.protocol.agreements import key_of_round
 from jaxbyz.protocol.exchange import Adversary, omniscient_view, round_keys
 from jaxbyz.protocol.iteration import IterationKeys, iteration_keys, message_keys
@@ -30,7 +30,7 @@ class Liar:
         accomplices: `[K]`, True for itself and for the nodes that it lies together with.
     """
 
-    def __init__(self, programs: Programs, index: int, accomplices: np.ndarray):
+    def __init__(self, programs: NodePrograms, index: int, accomplices: np.ndarray):
         self.programs, self.index, self.accomplices = programs, index, accomplices
         attack, K, D = programs.attack, len(accomplices), programs.start.parameters.shape[1]
         self.memory: Any = attack.init(K, D)

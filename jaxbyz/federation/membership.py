@@ -18,7 +18,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.federation.deadlines import Deadlines
 from jaxbyz.federation.frames import ASK, HELLO, NO_NONCE, VECTOR, Format, Hello, encode, encode_vector
 from jaxbyz.federation.inbox import ITERATIONS_AHEAD, Collected, Inbox
-from jaxbyz.federation.keys import Federation, Identity
+from jaxbyz.federation.keys import FederationDescription, Identity
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.federation.state_service import StateService
 from jaxbyz.federation.transport import Transport
@@ -59,7 +59,7 @@ class Membership:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationDescription,
         identity: Identity,
         form: Format,
         settings: NodeSettings,

@@ -16,11 +16,11 @@ from jaxbyz.algorithms import State
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import records
 from jaxbyz.federation.inbox import Behind, Collected, Stopped
-from jaxbyz.federation.keys import Federation, Identity
+from jaxbyz.federation.keys import FederationDescription, Identity
 from jaxbyz.federation.liars import Liar
 from jaxbyz.federation.membership import Membership, Standing
-from jaxbyz.federation.programs import Aggregate, Programs, build_programs, format_of, warm_up
-from jaxbyz.federation.records import Measured
+from jaxbyz.federation.programs import Aggregate, NodePrograms, build_programs, format_of, warm_up
+from jaxbyz.federation.records import NodeIteration
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.federation.state_vectors import combine, from_vector, layout_of
 from jaxbyz.protocol.placement import FLOAT_BYTES
@@ -43,12 +43,12 @@ class Node:
     def __init__(
         self,
         folder: Path,
-        federation: Federation,
+        federation: FederationDescription,
         identity: Identity,
         settings: NodeSettings,
         log: Callable[[str], None],
         stop: Callable[[], bool] = lambda: False,
-        programs: Programs | None = None,
+        programs: NodePrograms | None = None,
     ):
         self.folder, self.settings, self.index, self.K = folder, settings, identity.node, federation.config.agents
         self.log = records.RateLimitedLog(log)
@@ -63,7 +63,7 @@ class Node:
         self.phase = "meeting"
         self.offered = (0, 0)  # before it runs: the latest and an earlier iteration that it can start at
         self.rejoined = 0
-        self.record = records.Record(self.programs.plan, self.K, self.form.parameters)
+        self.record = records.NodeRecord(self.programs.plan, self.K, self.form.parameters)
         self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
         self.status_file = records.StatusFile(folder)
         self.others = Membership(federation, identity, self.form, settings, self.standing, self._pause, self.log, stop)
@@ -150,7 +150,7 @@ class Node:
     def _iterate(self) -> None:
         """Run one iteration of Algorithm 2, whose lines are those of `jaxbyz.algorithms.decbyzpg`."""
         before, coin, index = self.state, np.bool_(self.programs.plan.coins[self.t]), np.int32(self.index)
-        measured = Measured(self.K, self.others.transport.traffic)
+        measured = NodeIteration(self.K, self.others.transport.traffic)
         self.others.begin(self.t)
         # Line 5: sample M = N or B trajectories. A node that is late does not, because nobody would hear of it.
         drawn, state = None, before
@@ -170,7 +170,7 @@ class Node:
         self.record.outputs(self.t, int(self.programs.plan.output_at[0]), np.asarray(before.parameters[0]))
         self.state, self.t = state._replace(step=before.step + 1), self.t + 1
 
-    def _estimate(self, measured: Measured, state: State, drawn: Drawn | None, m: int) -> np.ndarray | None:
+    def _estimate(self, measured: NodeIteration, state: State, drawn: Drawn | None, m: int) -> np.ndarray | None:
         """Return the estimate `[D]` that message number m holds; None if this node has not sampled."""
         if m > 0:
             measured.message_started = time.monotonic()
@@ -180,7 +180,7 @@ class Node:
         return np.asarray(measured.sampled.estimate[0])
 
     def _exchange(
-        self, measured: Measured, state: State, coin: np.bool_, m: int, v_tilde: np.ndarray | None
+        self, measured: NodeIteration, state: State, coin: np.bool_, m: int, v_tilde: np.ndarray | None
     ) -> tuple[Aggregate, State]:
         """Send the estimate of this node, if it has one, and aggregate those that arrive in time."""
         kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
@@ -192,7 +192,7 @@ class Node:
         measured.aggregated(float(v.norm), present, np.asarray(v.shares))
         return v, state
 
-    def _agree(self, measured: Measured, proposed: State, m: int) -> np.ndarray:
+    def _agree(self, measured: NodeIteration, proposed: State, m: int) -> np.ndarray:
         """Run the rounds of agreement that follow message number m; return the parameters `[D]` of this node."""
         theta, index = np.asarray(proposed.parameters[0]), np.int32(self.index)
         for i in range(self.programs.rounds):
@@ -206,7 +206,7 @@ class Node:
 
     def _send_and_collect(
         self,
-        measured: Measured,
+        measured: NodeIteration,
         position: tuple[int, int],
         vector: np.ndarray | None,
         kind: str,

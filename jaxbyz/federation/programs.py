@@ -19,7 +19,7 @@ from jaxbyz.attacks import Attack
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.frames import Format
-from jaxbyz.federation.keys import Federation
+from jaxbyz.federation.keys import FederationDescription
 from jaxbyz.federation.state_vectors import layout_of
 from jaxbyz.protocol.agreements import agree_once
 from jaxbyz.protocol.exchange import copies, receive, round_keys
@@ -44,7 +44,7 @@ class Aggregate(NamedTuple):
     shares: Float[Array, " n"]
 
 
-class Programs(NamedTuple):
+class NodePrograms(NamedTuple):
     """What a node computes. `State` has one row, and `index` is the number of the node.
 
     An iteration sends one gradient, or several if it uses its batch several times; `m` is the number of the message.
@@ -82,7 +82,7 @@ class Programs(NamedTuple):
     sizes: frozenset[int]
 
 
-def build_programs(config: Config, attack: str = "none") -> Programs:
+def build_programs(config: Config, attack: str = "none") -> NodePrograms:
     """Return the programs of a node that plays this attack.
 
     The lines of Algorithm 2 are those of the simulation (`jaxbyz.algorithms.agents`), with the same random keys, so
@@ -127,7 +127,7 @@ def build_programs(config: Config, attack: str = "none") -> Programs:
         state = algorithm.init(key, Places(K, K))  # one agent per place
         return state._replace(private=initial_private(sampling, state.key, 1))
 
-    return Programs(
+    return NodePrograms(
         plan,
         jax.jit(init)(plan.keys[0]),
         jax.jit(sample),
@@ -162,7 +162,7 @@ def _sizes(rules: list[Rule], config: Config, D: int) -> frozenset[int]:
     return frozenset(n for n in candidates if all(fits(rule, n) for rule in rules)) | {config.agents}
 
 
-def format_of(federation: Federation, programs: Programs) -> Format:
+def format_of(federation: FederationDescription, programs: NodePrograms) -> Format:
     """Return what the frames of a federation look like."""
     state = programs.start
     form = Format(
@@ -173,7 +173,7 @@ def format_of(federation: Federation, programs: Programs) -> Format:
     return form
 
 
-def warm_up(programs: Programs, index: int) -> None:
+def warm_up(programs: NodePrograms, index: int) -> None:
     """Run every program once, so that no iteration waits for a compiler."""
     state, coin, zero, index_ = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0), np.int32(index)
     drawn, state = programs.sample(state, coin, index_)

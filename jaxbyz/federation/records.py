@@ -56,7 +56,7 @@ class RateLimitedLog:
         self.write(line)
 
 
-class Measured:
+class NodeIteration:
     """What is recorded about one iteration, which exchanges one gradient or several, each followed by agreement.
 
     Args:
@@ -87,7 +87,7 @@ class Measured:
         self.shares[-1][present] = shares
 
     def values(self) -> dict[str, Any]:
-        """Return the numbers by the names of `Record`."""
+        """Return the numbers by the names of `NodeRecord`."""
         values: dict[str, Any] = {
             "gradient_norm": np.mean(self.norms), "shares": np.mean(self.shares, axis=0), "waited": self.waited,
             "missing": self.missing, "seconds": time.monotonic() - self.started,
@@ -100,7 +100,7 @@ class Measured:
         return values
 
 
-class Record:
+class NodeRecord:
     """The numbers of one node, one row per iteration. Rows of iterations that it missed are NaN.
 
     Args:
@@ -120,7 +120,7 @@ class Record:
         self.sampled = np.full(parameters, np.nan, np.float32)
         self.best, self.best_return = np.full(parameters, np.nan, np.float32), np.array(-np.inf, np.float32)
 
-    def add(self, iteration: int, measured: Measured, suspected: np.ndarray, parameters: np.ndarray) -> None:
+    def add(self, iteration: int, measured: NodeIteration, suspected: np.ndarray, parameters: np.ndarray) -> None:
         """Add the numbers of one iteration, after which the node suspects these nodes and has these parameters."""
         for name, value in {**measured.values(), "suspected": suspected}.items():
             self.rows[name][iteration] = value
@@ -184,7 +184,7 @@ class Checkpoints:
         """Return the iterations that have a checkpoint, in ascending order."""
         return checkpoint_iterations(self.folder.parent)
 
-    def save(self, iteration: int, state: Any, record: Record) -> None:
+    def save(self, iteration: int, state: Any, record: NodeRecord) -> None:
         """Write the checkpoint of the start of an iteration, and remove all but the newest two."""
         self.folder.mkdir(exist_ok=True)
         arrays = to_arrays({"state": state, "record": record.until(iteration)})
@@ -192,7 +192,7 @@ class Checkpoints:
         for old in self.iterations()[:-KEEP]:
             self._path(old).unlink(missing_ok=True)
 
-    def load(self, iteration: int, like: Any, record: Record) -> Any:
+    def load(self, iteration: int, like: Any, record: NodeRecord) -> Any:
         """Return the state of a checkpoint, of the shapes of `like`, and set the record back to its iteration.
 
         Raises:
@@ -217,7 +217,7 @@ def checkpoint_iterations(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in (folder / CHECKPOINTS).glob("*.npz") if path.stem.isdecimal())
 
 
-def finish(folder: Path, record: Record, parameters: np.ndarray, metrics: dict[str, np.ndarray]) -> None:
+def finish(folder: Path, record: NodeRecord, parameters: np.ndarray, metrics: dict[str, np.ndarray]) -> None:
     """Write the results of a node."""
     policy = {"last": parameters, "sampled": record.sampled, "best": record.best}
     write_arrays(folder / "parameters.npz", {"parameters": record.rows["parameters"]})

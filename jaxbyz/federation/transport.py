@@ -17,7 +17,7 @@ import zmq
 from zmq.utils import z85
 
 from jaxbyz.errors import UsageError
-from jaxbyz.federation.keys import Federation, Identity
+from jaxbyz.federation.keys import FederationDescription, Identity
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # where libzmq asks whether a connection is allowed (RFC 27)
 DOMAIN = b"jaxbyz"
@@ -67,7 +67,7 @@ class Transport:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FederationDescription,
         identity: Identity,
         largest: int,
         queue: int,

@@ -79,7 +79,7 @@ def receive(
     return Outcome(outcome.rows[0], outcome.shares[0], outcome.state)
 
 
-def received(
+def sent_to(
     key: PRNGKeyArray, view: View, forge: Forge | None, receiver: Int[Array, ""], *, restore_own: bool = True
 ) -> Float[Array, "K D"]:
     """Return the messages that one receiver gets: honest rows are true, Byzantine rows are forged.
@@ -174,16 +174,16 @@ def exchange(
 
     remembers_alike = equal_states or not rule.stateful
     if same_for_everyone and remembers_alike and not (rule.personal or rule.random):
-        sent = received(keys.forge, view, forge, jnp.int32(0), restore_own=False)
+        sent = sent_to(keys.forge, view, forge, jnp.int32(0), restore_own=False)
         once = stored(receive(keys, rule, first, sent, sent[0], jnp.int32(0)))  # or a CPU computes every copy again
         return copies(once, places.per_device)
 
-    common = received(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
+    common = sent_to(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
 
     def receive_at(inputs: tuple[Array, RuleState]) -> Outcome:
         index, state = inputs
         if common is None:
-            sent = received(keys.forge, view, forge, index, restore_own=rule.personal)
+            sent = sent_to(keys.forge, view, forge, index, restore_own=rule.personal)
         else:
             true_own = rule.personal and forge is not None
             sent = common.at[index].set(messages[index]) if true_own else common
@@ -216,7 +216,7 @@ def exchange_with_server(
     """
     keys = round_keys(key)
     view = omniscient_view(keys.guess, rule, state, messages, adversary, at_server=True)
-    sent = received(keys.forge, view, adversary.forge, jnp.int32(0), restore_own=False)
+    sent = sent_to(keys.forge, view, adversary.forge, jnp.int32(0), restore_own=False)
     return rule.apply(keys.rule, sent, receiver(sent), state), view
 
 

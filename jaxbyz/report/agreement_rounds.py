@@ -18,7 +18,7 @@ from jaxbyz.configuration.building import build
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import Agreement, run_agreement
-from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
 from jaxbyz.protocol.participation import only_present
 from jaxbyz.protocol.placement import Places
 from jaxbyz.runs.plan import make_plan
@@ -68,7 +68,7 @@ def trace_agreement(
         held = run_agreement(key, agreement._replace(rounds=rounds), parameters, adversary).parameters
         key_forge, _, key_guess = jax.random.split(jax.random.fold_in(key, rounds), 3)
         view = omniscient_view(key_guess, agreement.rule, state, held, adversary)
-        return held, received(key_forge, view, attack.parameters, receiver, restore_own=False)
+        return held, sent_to(key_forge, view, attack.parameters, receiver, restore_own=False)
 
     return jax.lax.map(after, jnp.arange(agreement.rounds + 1))
 

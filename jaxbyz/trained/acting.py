@@ -32,7 +32,7 @@ class TrainedRun(Protocol):
     def policy(self) -> dict[str, np.ndarray]: ...
 
 
-class Task(NamedTuple):
+class TrainedTask(NamedTuple):
     """What a learnt policy consists of besides its parameters.
 
     Attributes:
@@ -46,7 +46,7 @@ class Task(NamedTuple):
     act: Callable[..., Array]
 
 
-def task_of(config: Config) -> Task:
+def task_of(config: Config) -> TrainedTask:
     """Return environment and policy of a configuration, the same objects for the same options."""
     options = tuple(config.network_options.items())
     groups = config.groups if config.traits.in_groups else None
@@ -61,13 +61,13 @@ def _task_of(
     options: tuple[tuple[str, Any], ...],
     groups: int | None,
     revision: int,
-) -> Task:
+) -> TrainedTask:
     """Build a task; `revision` makes the cache notice components that are registered again."""
     environment = make_environment(env, **parse_assignments(env_param))
     built = make_policy(policy, environment, dict(options))
     if groups is not None:
         built = voting(built, environment.actions, groups)
-    return Task(environment, built, jax.jit(partial(action_of, environment, built)))
+    return TrainedTask(environment, built, jax.jit(partial(action_of, environment, built)))
 
 
 def select_parameters(run: TrainedRun, run_seed: int, agent: int, output: str | None) -> np.ndarray:

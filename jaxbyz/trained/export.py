@@ -26,7 +26,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.files import json_text, write_output
 from jaxbyz.policies import default_policy, policies
 from jaxbyz.registry import parse_spec
-from jaxbyz.trained.acting import Task, action_of, observation_columns, task_of
+from jaxbyz.trained.acting import TrainedTask, action_of, observation_columns, task_of
 
 SCHEMA_VERSION = 1
 JSON_TYPES = (str, int, float, tuple, list, type(None))
@@ -60,7 +60,7 @@ def write_policy(path: Path, config: Config, theta: np.ndarray) -> Path:
     return path
 
 
-def describe(config: Config, task: Task) -> dict[str, Any]:
+def describe(config: Config, task: TrainedTask) -> dict[str, Any]:
     """Return the schema: what another program must know to use the arrays, as JSON values."""
     environment, actions = task.environment, task.environment.actions
     spec = config.policy or default_policy(environment)
@@ -97,7 +97,7 @@ def named_arrays(tree: Any) -> dict[str, np.ndarray]:
     return {"/".join(str(getattr(key, "key", key)) for key in path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def _portable_policy(task: Task, theta: np.ndarray) -> bytes:
+def _portable_policy(task: TrainedTask, theta: np.ndarray) -> bytes:
     """Return the policy as a serialised function for any batch size and platform."""
     environment, policy, parameters = task.environment, task.policy, jnp.asarray(theta)
 

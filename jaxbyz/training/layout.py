@@ -114,7 +114,7 @@ def make_layout(algorithm: Algorithm, seeds: int, shape: Shape | None = None) ->
     return Layout(algorithm, seeds, make_mesh(choose_shape(shape, seeds, algorithm.agents)))
 
 
-class Programs(NamedTuple):
+class RunPrograms(NamedTuple):
     """The compiled programs of a layout. They serve all seeds and coins.
 
     Attributes:
@@ -131,7 +131,7 @@ class Programs(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def programs(layout: Layout, length: int, own_coins: bool, description: str | None = None) -> Programs:
+def programs(layout: Layout, length: int, own_coins: bool, description: str | None = None) -> RunPrograms:
     """Return the programs of a layout: `vmap` over the seeds of a device, `shard_map` over the mesh.
 
     They are cached, so that a second run of the same algorithm in this process is not traced again.
@@ -153,7 +153,7 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
     if mesh is None:
         # The caller keeps this copy, while `advance` reuses the memory of the original.
         copy = keep(lambda: fast_compiling_jit(lambda runs: jax.tree.map(jnp.copy, runs)), "copy")
-        return Programs(
+        return RunPrograms(
             keep(lambda: fast_compiling_jit(start_seeds), "start"),
             keep(lambda: jax.jit(advance_seeds, donate_argnums=0), "advance"),
             *(copy, copy),
@@ -173,7 +173,7 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
             layout.pad, out_shardings=layout.map(lambda spec, leaf: NamedSharding(mesh, spec), layout.shapes)
         )
 
-    return Programs(
+    return RunPrograms(
         keep(lambda: fast_compiling_jit(starting), "start"),
         keep(lambda: jax.jit(advancing, donate_argnums=0), "advance"),
         keep(trim, "trim"),

@@ -19,7 +19,7 @@ from jaxbyz.attacks.gradient_found_starts import families_of_starts, in_subspace
 from jaxbyz.attacks.one_of import choose_attack, one_of
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import diameter
-from jaxbyz.protocol.exchange import Adversary, omniscient_view, received
+from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
 from jaxbyz.rules import aggregators
 
 K, D, F = 7, 5, 2
@@ -62,7 +62,7 @@ def test_every_attack_on_messages(name: str, kind: str) -> None:
 
     def messages_received(x: jax.Array, mask: jax.Array, receiver: jax.Array) -> jax.Array:
         view = View(x, mask, median, attack.init(K, D), jnp.int32(0))
-        return received(jax.random.key(1), view, getattr(attack, kind), receiver, restore_own=False)
+        return sent_to(jax.random.key(1), view, getattr(attack, kind), receiver, restore_own=False)
 
     ways = {
         "alone": lambda batch, mask, receiver: messages_received(batch[0], mask, receiver)[None],
@@ -117,11 +117,11 @@ def test_mirroring_splits_honest_receivers_evenly() -> None:
 
     @jax.jit
     @jax.vmap
-    def sent_to(receiver: jax.Array) -> jax.Array:
+    def forged_for(receiver: jax.Array) -> jax.Array:
         view = View(jnp.asarray(x), jnp.asarray(mask), median, (), jnp.int32(0))
         return forge(jax.random.key(0), view, receiver)[0]
 
-    sent = np.asarray(sent_to(np.arange(F, K)))
+    sent = np.asarray(forged_for(np.arange(F, K)))
     other = 2 * x[~mask].mean(axis=0) - 1.0
     straight = np.array([np.allclose(row, 1.0) for row in sent])
     assert straight.sum() == 3 and np.allclose(sent[~straight], other, atol=1e-6)
@@ -199,7 +199,7 @@ def test_gradient_found_beats_every_fixed_attack(name: str) -> None:
         chosen["found"] = gradient_found(on="gradients", restarts=4, steps=20)
         view = omniscient_view(key, rule, rule.init(*x.shape), x, Adversary(mask))
         sent = {
-            label: received(key, view, attack.gradients, jnp.int32(0), restore_own=False)
+            label: sent_to(key, view, attack.gradients, jnp.int32(0), restore_own=False)
             for label, attack in chosen.items()
         }
         outs = jax.vmap(view.rule)(jnp.stack(list(sent.values())))
@@ -258,7 +258,7 @@ def forged_in_a_subspace(x: np.ndarray, mask: np.ndarray, **options: float) -> d
         for steps in (0, 20):
             forge = gradient_found(on="gradients", steps=steps, restarts=4, **options).gradients
             for where, seen in (("everywhere", view._replace(rotates=False)), ("in the subspace", view)):
-                sent = received(key, seen, forge, jnp.int32(0), restore_own=False)
+                sent = sent_to(key, seen, forge, jnp.int32(0), restore_own=False)
                 done[f"{where}, {steps} steps"] = jnp.linalg.norm(view.rule(sent) - honest_mean(x, mask))
         return done
 
@@ -310,7 +310,7 @@ def test_gradient_found_impedes_agreement() -> None:
     def after(key: jax.Array, x: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
         def messages_to_all(attack) -> jax.Array:
             view = omniscient_view(key, rule, (), x, Adversary(mask))
-            one = lambda r: received(key, view, attack.parameters, r, restore_own=False)  # noqa: E731
+            one = lambda r: sent_to(key, view, attack.parameters, r, restore_own=False)  # noqa: E731
             return jax.vmap(one)(jnp.arange(K))
 
         sent = jnp.stack([messages_to_all(attack) for attack in chosen.values()])  # [attack, receiver, sender, D]
@@ -367,7 +367,7 @@ def test_one_of_several_attacks_sends_what_the_attack_alone_sends() -> None:
         for step in range(2):
             view = View(jnp.asarray(honest[step]), mask, median, memory, jnp.int32(step))
             rows += [
-                received(key, view, forge, jnp.int32(1), restore_own=False)
+                sent_to(key, view, forge, jnp.int32(1), restore_own=False)
                 for forge in (attack.gradients, attack.parameters)
             ]
             memory = attack.remember(view)

@@ -22,7 +22,7 @@ from jaxbyz.federation.deadlines import FACTOR, Deadlines, Trust
 from jaxbyz.federation.frames import ASK, HELLO, STATE, VECTOR, Format, Frame, Hello, decode, encode, encode_vector
 from jaxbyz.federation.inbox import ITERATIONS_AHEAD, Behind, Inbox
 from jaxbyz.federation.options import check_supported
-from jaxbyz.federation.records import Checkpoints, Record
+from jaxbyz.federation.records import Checkpoints, NodeRecord
 from jaxbyz.federation.state_vectors import StateLayout, combine
 from jaxbyz.runs.plan import make_plan
 
@@ -240,13 +240,13 @@ def test_liars_cannot_choose_the_state_of_a_node_that_joins(rule):
 
 def test_a_checkpoint_of_a_node_comes_back_or_changes_nothing(tmp_path, config):
     plan = make_plan(config)
-    record, checkpoints = Record(plan, 3, 4), Checkpoints(tmp_path, "mine")
+    record, checkpoints = NodeRecord(plan, 3, 4), Checkpoints(tmp_path, "mine")
     record.rows["returns"][:], record.sampled = 1.0, np.arange(4, dtype=np.float32)
     state = {"parameters": jnp.arange(4.0), "count": jnp.int32(2**30 + 1)}
     for iteration in (0, 1, 2):
         checkpoints.save(iteration, {**state, "count": state["count"] + iteration}, record)
     assert checkpoints.iterations() == [1, 2]
-    other = Record(plan, 3, 4)
+    other = NodeRecord(plan, 3, 4)
     read = checkpoints.load(1, state, other)
     assert int(read["count"]) == 2**30 + 2 and np.isnan(other.rows["shares"]).all()
     assert other.rows["returns"][0] == 1.0 and np.isnan(other.rows["returns"][1:]).all()

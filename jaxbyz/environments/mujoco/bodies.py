@@ -36,7 +36,7 @@ class Softness(NamedTuple):
 STIFF = Softness(0.9, 0.95, 0.001)
 
 
-class Limit(NamedTuple):
+class JointLimit(NamedTuple):
     """The range of a joint.
 
     Attributes:
@@ -69,7 +69,7 @@ class Joint(NamedTuple):
     damping: float = 0.0
     stiffness: float = 0.0
     armature: float = 0.0
-    limit: Limit | None = None
+    limit: JointLimit | None = None
 
 
 class Point(NamedTuple):

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxbyz.accelerate.no_inline import stored
-from jaxbyz.environments.mujoco.bodies import Joint, Joints, Level, Limit, Model, Softness, constant
+from jaxbyz.environments.mujoco.bodies import Joint, JointLimit, Joints, Level, Model, Softness, constant
 from jaxbyz.environments.mujoco.kinematics import Pose, Scales, rotated
 
 SMALLEST_IMPEDANCE, LARGEST_IMPEDANCE = 1e-4, 0.9999
@@ -105,7 +105,9 @@ def limit_rows(model: Model, scales: Scales, q: Joints, v: Joints) -> Joints:
         limits = [joint.limit for joint in joints if joint.limit is not None]
         if not limits:
             return None
-        low, high, mobility, margin = (constant([getattr(one, name) for one in limits]) for name in Limit._fields[:4])
+        low, high, mobility, margin = (
+            constant([getattr(one, name) for one in limits]) for name in JointLimit._fields[:4]
+        )
         softness = limits[0].softness
         K, B = stiffness(model, softness)
         below, above = q - low, high - q

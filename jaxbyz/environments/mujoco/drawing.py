@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BODY, FAR_LIMB, PIN, TARGET, GROUND = (206, 142, 84), (168, 122, 84), (128, 126, 196), (190, 60, 60), (170, 170, 165)
 
 
-class View(NamedTuple):
+class Framing(NamedTuple):
     """What a picture shows.
 
     Attributes:
@@ -37,13 +37,13 @@ class View(NamedTuple):
 
 
 VIEWS = {
-    "InvertedPendulum-v5": View((2.6, 1.3), (0.0, 0.35), "", 0.08),
-    "InvertedDoublePendulum-v5": View((3.2, 2.0), (0.0, 0.6), "", 0.08),
-    "Swimmer-v5": View((6.0, 3.6), (0.0, 0.0), "xw", 0.2, floor=False),
-    "Reacher-v5": View((0.66, 0.5), (0.0, 0.0), "", 0.02, floor=False),
-    "Hopper-v5": View((3.2, 2.0), (0.0, 0.8), "x", 0.1),
-    "Walker2d-v5": View((3.2, 2.0), (0.0, 0.8), "x", 0.1),
-    "HalfCheetah-v5": View((3.2, 1.8), (0.1, 0.7), "x", 0.09),
+    "InvertedPendulum-v5": Framing((2.6, 1.3), (0.0, 0.35), "", 0.08),
+    "InvertedDoublePendulum-v5": Framing((3.2, 2.0), (0.0, 0.6), "", 0.08),
+    "Swimmer-v5": Framing((6.0, 3.6), (0.0, 0.0), "xw", 0.2, floor=False),
+    "Reacher-v5": Framing((0.66, 0.5), (0.0, 0.0), "", 0.02, floor=False),
+    "Hopper-v5": Framing((3.2, 2.0), (0.0, 0.8), "x", 0.1),
+    "Walker2d-v5": Framing((3.2, 2.0), (0.0, 0.8), "x", 0.1),
+    "HalfCheetah-v5": Framing((3.2, 1.8), (0.1, 0.7), "x", 0.09),
 }
 
 
@@ -65,7 +65,7 @@ def draw_mechanism(name: str, params: Any, state: Any, action: Any = None, width
     return canvas.finished()
 
 
-def _draw_marks(canvas: Canvas, view: View, middle: Point) -> None:
+def _draw_marks(canvas: Canvas, view: Framing, middle: Point) -> None:
     """Draw the floor with a mark every half metre, or a grid of dots if the task is seen from above."""
     wide, high = view.size
     xs = np.arange(math.floor(2 * (middle[0] - wide / 2)), math.ceil(2 * (middle[0] + wide / 2)) + 1) / 2

@@ -18,13 +18,13 @@ class EnvParams(task.EnvParams):
     exclude_current_positions_from_observation: bool = struct.field(pytree_node=False, default=True)
 
 
-def reward(params: EnvParams, outcome: task.Outcome) -> jax.Array:
+def reward(params: EnvParams, outcome: task.StepOutcome) -> jax.Array:
     """Return the weighted forward velocity minus the cost of the action."""
     effort = (outcome.action * outcome.action).sum(axis=0)
     total = params.forward_reward_weight * outcome.forward - params.ctrl_cost_weight * effort
     return total.astype(outcome.forward.dtype)
 
 
-def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome) -> tuple[jax.Array, jax.Array]:
     """Return the reward, and that the episode goes on."""
     return reward(params, outcome), task.never(outcome)

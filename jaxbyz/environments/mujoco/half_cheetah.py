@@ -16,7 +16,7 @@ def observe(params: forward.EnvParams, state: task.EnvState) -> jax.Array:
     return jnp.concatenate([state.qpos[first:], state.qvel])
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=forward.EnvParams(),
     model=lambda _: MODELS["HalfCheetah-v5"],
     initial_position=(0.0,) * 9,

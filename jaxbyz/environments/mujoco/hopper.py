@@ -24,7 +24,7 @@ class EnvParams(walking.EnvParams):
     healthy_state_range: Any = (-100.0, 100.0)
 
 
-def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome) -> tuple[jax.Array, jax.Array]:
     """Return the reward, and whether the hopper is not healthy."""
     low, high = params.healthy_state_range
     rest = jnp.concatenate([outcome.after.qpos[2:], outcome.after.qvel])
@@ -32,7 +32,7 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return walking.judge(params, outcome, walking.upright(params, outcome.after.qpos) & bounded)
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=EnvParams(),
     model=functools.partial(walking.model_for, MODELS["Hopper-v5"]),
     initial_position=(0.0, 1.25, 0.0, 0.0, 0.0, 0.0),

@@ -51,7 +51,7 @@ def observe(params: EnvParams, state: task.EnvState) -> jax.Array:
     return jnp.concatenate([state.qpos[:1], sin, cos, clipped])
 
 
-def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome) -> tuple[jax.Array, jax.Array]:
     """Return the reward and whether the tip is too low."""
     (x, w, _), (_, v1, v2) = outcome.after.measured, outcome.after.qvel
     fallen = ~(w > LOWEST_TIP)
@@ -60,7 +60,7 @@ def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Arra
     return reward.astype(x.dtype), fallen
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=EnvParams(),
     model=lambda _: MODELS["InvertedDoublePendulum-v5"],
     initial_position=(0.0, 0.0, 0.0),

@@ -25,13 +25,13 @@ def observe(params: EnvParams, state: task.EnvState) -> jax.Array:
     return jnp.concatenate([state.qpos, state.qvel])
 
 
-def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome) -> tuple[jax.Array, jax.Array]:
     """Return the reward and whether the pole has fallen."""
     fallen = ~(jnp.abs(outcome.after.qpos[1]) <= LARGEST_TILT)
     return jnp.where(fallen, 0.0, 1.0).astype(outcome.after.qpos.dtype), fallen
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=EnvParams(),
     model=lambda _: MODELS["InvertedPendulum-v5"],
     initial_position=(0.0, 0.0),

@@ -48,7 +48,7 @@ def observe(params: EnvParams, state: task.EnvState) -> jax.Array:
     return jnp.concatenate([cos, sin, state.qpos[2:], state.qvel[:2], state.measured])
 
 
-def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome) -> tuple[jax.Array, jax.Array]:
     """Return the reward, and that the episode goes on."""
     x, y = outcome.after.measured
     effort = (outcome.action * outcome.action).sum(axis=0)
@@ -66,7 +66,7 @@ def draw(_: tuple[float, ...], params: EnvParams, key: jax.Array) -> tuple[jax.A
     return jnp.concatenate([arm, target]), jnp.concatenate([speed, jnp.zeros(2, float)])
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=EnvParams(),
     model=lambda _: MODELS["Reacher-v5"],
     initial_position=(0.0, 0.0, 0.1, -0.1),

@@ -16,7 +16,7 @@ def observe(params: forward.EnvParams, state: task.EnvState) -> jax.Array:
     return jnp.concatenate([state.qpos[first:], state.qvel])
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=forward.EnvParams(ctrl_cost_weight=1e-4),
     model=lambda _: MODELS["Swimmer-v5"],
     initial_position=(0.0,) * 5,

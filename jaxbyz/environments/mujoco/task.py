@@ -65,7 +65,7 @@ class EnvParams(environment.EnvParams):
     reset_noise_scale: Any = 0.0
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """The result of a step before it is known whether the episode goes on, `[…, L]`.
 
     Attributes:
@@ -100,7 +100,7 @@ def normal_start(position: tuple[float, ...], params: EnvParams, key: jax.Array)
     return qpos, params.reset_noise_scale * jax.random.normal(keys[1], (size,), float)
 
 
-class Task(NamedTuple):
+class MujocoTask(NamedTuple):
     """A task as pure functions of arrays with or without a last axis of lanes.
 
     Attributes:
@@ -118,12 +118,12 @@ class Task(NamedTuple):
     model: Callable[[Any], Model]
     initial_position: tuple[float, ...]
     observe: Callable[[Any, EnvState], jax.Array]
-    judge: Callable[[Any, Outcome], tuple[jax.Array, jax.Array]]
+    judge: Callable[[Any, StepOutcome], tuple[jax.Array, jax.Array]]
     draw: Callable[[tuple[float, ...], Any, jax.Array], tuple[jax.Array, jax.Array]] = uniform_start
     measure: Callable[[Model, Scales, jax.Array, tuple[Joints, Joints, Joints | None]], jax.Array] | None = None
 
 
-def initial_state(task: Task, params: EnvParams, qpos: Any, qvel: Any) -> EnvState:
+def initial_state(task: MujocoTask, params: EnvParams, qpos: Any, qvel: Any) -> EnvState:
     """Return the state at the beginning of an episode.
 
     Args:
@@ -154,7 +154,7 @@ def initial_state(task: Task, params: EnvParams, qpos: Any, qvel: Any) -> EnvSta
 
 
 def transition(
-    task: Task, params: EnvParams, state: EnvState, action: Any
+    task: MujocoTask, params: EnvParams, state: EnvState, action: Any
 ) -> tuple[jax.Array, EnvState, jax.Array, jax.Array]:
     """Advance an episode by one step.
 
@@ -178,7 +178,7 @@ def transition(
 
 
 @functools.cache
-def _lane_transition(task: Task, structure: Any, fixed: tuple[Any, ...]) -> Callable[..., Any]:
+def _lane_transition(task: MujocoTask, structure: Any, fixed: tuple[Any, ...]) -> Callable[..., Any]:
     """Return the transition of all lanes as one function; parameters that are plain numbers are constants in it."""
 
     def with_params(traced: list[jax.Array]) -> EnvParams:
@@ -197,7 +197,7 @@ def _lane_transition(task: Task, structure: Any, fixed: tuple[Any, ...]) -> Call
     return step
 
 
-def _step_lanes(task: Task, params: EnvParams, state: EnvState, action: jax.Array) -> Any:
+def _step_lanes(task: MujocoTask, params: EnvParams, state: EnvState, action: jax.Array) -> Any:
     model, scales = task.model(params), scales_of(params)
     joints = _count_joints(model)
     moved = move(model, scales, state.qpos[:joints], state.qvel[:joints], action, keep_last=task.measure is not None)
@@ -205,7 +205,7 @@ def _step_lanes(task: Task, params: EnvParams, state: EnvState, action: jax.Arra
     v = jnp.concatenate([moved.v, state.qvel[joints:]])
     measured = None if task.measure is None else task.measure(model, scales, q, moved.last)
     after = state.replace(qpos=q, qvel=v, measured=measured)
-    reward, terminated = task.judge(params, Outcome(state, after, action, moved.distance / model.duration))
+    reward, terminated = task.judge(params, StepOutcome(state, after, action, moved.distance / model.duration))
     lost = ~(_in_range(q) & _in_range(v) & _in_range(action) & (jnp.abs(reward) < LARGEST))
     after = jax.tree.map(lambda old, new: jnp.where(lost, _sensible(old), new), state, after)
     after = after.replace(over=terminated | lost)
@@ -256,7 +256,7 @@ def check_params(params: EnvParams) -> None:
         raise ValueError(f"max_steps_in_episode={horizon} must be at least 1")
 
 
-def never(outcome: Outcome) -> jax.Array:
+def never(outcome: StepOutcome) -> jax.Array:
     """Return False for every lane."""
     return constant_like(outcome.forward, False)
 
@@ -264,7 +264,7 @@ def never(outcome: Outcome) -> jax.Array:
 class MujocoEnvironment(environment.Environment[EnvState, EnvParams]):
     """A gymnax environment of a task."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: MujocoTask):
         self.task, self.model = task, task.model(task.params)
 
     @property

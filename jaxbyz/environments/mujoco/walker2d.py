@@ -22,12 +22,12 @@ class EnvParams(walking.EnvParams):
     healthy_angle_range: Any = (-1.0, 1.0)
 
 
-def judge(params: EnvParams, outcome: task.Outcome) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome) -> tuple[jax.Array, jax.Array]:
     """Return the reward, and whether the walker is not healthy."""
     return walking.judge(params, outcome, walking.upright(params, outcome.after.qpos))
 
 
-TASK = task.Task(
+TASK = task.MujocoTask(
     params=EnvParams(),
     model=functools.partial(walking.model_for, MODELS["Walker2d-v5"]),
     initial_position=(0.0, 1.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),

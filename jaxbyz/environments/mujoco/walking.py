@@ -37,7 +37,7 @@ def observe(params: EnvParams, state: task.EnvState) -> jax.Array:
     return jnp.concatenate([state.qpos[first:], jnp.clip(state.qvel, -10.0, 10.0)])
 
 
-def judge(params: EnvParams, outcome: task.Outcome, healthy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def judge(params: EnvParams, outcome: task.StepOutcome, healthy: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the reward, and whether the episode ends because the body is not healthy."""
     reward = forward.reward(params, outcome) + jnp.where(healthy, params.healthy_reward, 0.0)
     ended = ~healthy if params.terminate_when_unhealthy else task.never(outcome)
