@@ -366,8 +366,8 @@ def test_damaged_compressed_files_are_refused_with_the_line(tmp_path):
         ", line 3: the contents do not fit",
     )
     refused(gzip.compress(b"".join([*rows, rows[4]])), ", line 13: holds ")
-    refused(gzip.compress(rows[0] + b"[]\n"), ", line 2: must contain one JSON object")
-    refused(gzip.compress(rows[0] + b" " * 2**20 + rows[1]), ", line 2: larger than the limit")
+    refused(gzip.compress(rows[0] + b"[]\n"), ", line 2: not readable as JSON (Expected `object`")
+    refused(gzip.compress(rows[0] + b" " * 2**20 + rows[1]), ", line 2: not readable as JSON (larger than")
     refused(gzip.compress(b"".join(rows))[:-20], ", line ")
     refused(b"".join(rows), ", line 1: not readable as a gzip file")
     for name in ("none.jsonl.gz", "results.json"):

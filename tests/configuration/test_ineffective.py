@@ -142,8 +142,14 @@ def test_every_need_can_be_unmet():
 
 def test_every_way_of_starting_a_run_reports_them(tmp_path, capsys, monkeypatch):
     """The command line prints a line even if it is quiet, Python warns, a sweep says in how many members."""
-    monkeypatch.setattr("jaxbyz.runs.run.run", lambda config, *_, **__: None)
-    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train: 0)
+
+    def start(config, out=None, reporter=None, **_):
+        if reporter is not None:
+            with reporter:
+                pass
+
+    monkeypatch.setattr("jaxbyz.runs.run.run", start)
+    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train: train() or 0)
     assert main(["train", "--quiet", "--baseline-value", "3"]) == 0
     assert "jaxbyz: baseline_value=3.0 has no effect: baseline=leave-one-out" in capsys.readouterr().err
     with pytest.warns(UserWarning, match="attack=avg-zero has no effect"):

@@ -47,13 +47,14 @@ class Recorder:
         self.updates.append(progress)
 
 
-def test_runs_are_kept_by_default_and_the_first_line_says_where(tmp_path, monkeypatch, capsys):
+def test_runs_are_kept_by_default_and_the_first_lines_say_what_and_where(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     before = datetime.now(UTC)
     assert main(["train", *WORDS, "--name", "my first", "--tag", "paper", "--tag", "v2"]) == 0
     (folder,) = Path("runs").iterdir()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d-\d{6}-my-first", folder.name)
-    assert capsys.readouterr().err.splitlines()[0] == f"jaxbyz: writing to {folder}"
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("jaxbyz: preset ") and second == f"jaxbyz: writing to {folder}"
     record = jb.load_run(folder).record
     assert record["name"] == "my first" and record["tags"] == ["paper", "v2"]
     started, finished = (datetime.fromisoformat(record[key]) for key in ("started", "finished"))
