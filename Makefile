@@ -99,4 +99,4 @@ theory: setup
 	$(BIN)/python benchmarks/theory/measure.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-box2d $(VENV)-byzfl demo runs build dist site
+	rm -rf $(VENV) $(VENV)-box2d $(VENV)-mujoco $(VENV)-byzfl demo runs build dist site

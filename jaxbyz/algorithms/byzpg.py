@@ -17,7 +17,7 @@ from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.metrics import Measured, transferred_with_server
 from jaxbyz.algorithms.rounds import Exchange, Parts, Received, make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
-from jaxbyz.algorithms.traits import FEW_READ, Traits, algorithm
+from jaxbyz.algorithms.traits import RARELY_READ, Traits, algorithm
 from jaxbyz.components import checked_rule
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
@@ -36,7 +36,7 @@ SERVER_LIMIT = HALF  # a server tolerates fewer Byzantine workers than honest on
 
 @algorithm(
     Traits(
-        central=True, server_samples=True, limit=SERVER_LIMIT, ignores=FEW_READ - {"small_batches"} | {"local_steps"}
+        central=True, server_samples=True, limit=SERVER_LIMIT, ignores=RARELY_READ - {"small_batches"} | {"local_steps"}
     )
 )
 def byzpg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
@@ -156,7 +156,7 @@ def server_algorithm(
 
 def worker_sampler(environment: Environment, policy: Policy, settings: Settings, parts: Parts) -> Sampler:
     """Return how workers sample; those that sample small batches themselves may correct their own last estimates."""
-    sampling = sampler(environment, policy, settings, parts.attack.interference(environment.actions))
+    sampling = sampler(environment, policy, settings, parts.interference(environment))
     if settings.previous == "own" and settings.small_batches == "workers" and not settings.always_large:
         return with_own_estimates(sampling, policy.size, settings)
     return sampling

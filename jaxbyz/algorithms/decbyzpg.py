@@ -21,7 +21,7 @@ from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreed, Agreement, run_agreement
-from jaxbyz.protocol.exchange import copies, exchange, omniscient_view
+from jaxbyz.protocol.exchange import copies, exchange, omniscient_view, round_keys
 from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule, check_rule
@@ -100,7 +100,7 @@ def compose(environment: Environment, policy: Policy, settings: Settings) -> Com
     agreement = checked_agreement(settings, parts.channel.present, D)
     if agreement is not None and agreement.rule.committee is not None:
         check_committees(parts, D)
-    sampling = sampler(environment, policy, settings, parts.attack.interference(environment.actions))
+    sampling = sampler(environment, policy, settings, parts.interference(environment))
     return Composition(parts, sampling, make_agents(environment, settings, parts.attack, sampling), rule, agreement)
 
 
@@ -145,7 +145,7 @@ def exchange_gradients(parts: Parts, rule: Rule) -> Exchange:
         messages, on_the_way = channel.send(now, sampled.estimate, state.channel)
         key, states = now.keys.gradients, state.rules
         outcome = exchange(key, heard, states, messages, adversary, now.places, equal_states=equal_states)
-        view = omniscient_view(key, heard, now.places.first_agent(states), messages, adversary)
+        view = omniscient_view(round_keys(key).guess, heard, now.places.first_agent(states), messages, adversary)
         after = state._replace(rules=outcome.state, channel=on_the_way, attack_memory=attack.remember(view))
         return Received(outcome.rows, outcome.shares, sampled), after
 

@@ -14,12 +14,13 @@ from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.byzpg import SERVER_LIMIT, worker_sampler
 from jaxbyz.algorithms.metrics import Measured, transferred_with_server
 from jaxbyz.algorithms.rounds import make_parts, make_step, repeat
-from jaxbyz.algorithms.settings import Settings
-from jaxbyz.algorithms.traits import FEW_READ, WITHOUT_CHANNEL, Traits, algorithm
+from jaxbyz.algorithms.settings import Settings, without_channel
+from jaxbyz.algorithms.traits import RARELY_READ, Traits, algorithm
 from jaxbyz.components import group_members, make_group_rules
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy, voting
+from jaxbyz.protocol.channel_options import CHANNEL_OPTIONS
 from jaxbyz.protocol.exchange import exchange_with_server, no_own_batch
 from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import Places
@@ -30,7 +31,7 @@ ROWS = ("parameters", "anchor", "estimate")  # of the state: one row with the ve
 
 @algorithm(
     Traits(
-        central=True, limit=SERVER_LIMIT, ignores=FEW_READ - {"groups"} | WITHOUT_CHANNEL | {"local_steps"},
+        central=True, limit=SERVER_LIMIT, ignores=RARELY_READ - {"groups"} | CHANNEL_OPTIONS | {"local_steps"},
     )
 )  # fmt: skip
 def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
@@ -49,7 +50,7 @@ def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Al
     References:
         Fang, Wang and Gong, Provably robust federated reinforcement learning, 2025.
     """
-    settings = replace(settings, small_batches="workers", momentum=None)
+    settings = replace(without_channel(settings), small_batches="workers")
     K, G, D, parts = settings.agents, settings.groups, policy.size, make_parts(settings)
     group_of, members = np.arange(K) % G, group_members(K, G)
     rules = make_group_rules(settings.rule, K, settings.defended, G, unsafe=settings.unsafe)

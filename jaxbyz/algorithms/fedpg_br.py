@@ -66,8 +66,7 @@ def fedpg_br(environment: Environment, policy: Policy, settings: Settings) -> Al
     measure = None if window is None else partial(mean_ratio, policy)
 
     def make_sampler(parts: Parts) -> Sampler:
-        interference = parts.attack.interference(environment.actions)
-        return sampler(environment, policy, settings, interference, measure_small=measure)
+        return sampler(environment, policy, settings, parts.interference(environment), measure_small=measure)
 
     def change(parts: Parts, own: ServerParts) -> ServerParts:
         if spread:
@@ -103,7 +102,7 @@ def with_random_batches(
 ) -> ServerParts:
     """Let workers sample as many trajectories as `large_batch_size` draws, which the rule of the server is told."""
     attack, most = parts.attack, settings.N + settings.batch_spread
-    large = random_size_batches(environment, policy, settings, attack.interference(environment.actions), most)
+    large = random_size_batches(environment, policy, settings, parts.interference(environment), most)
 
     def sample(now: Iteration, state: State) -> tuple[Drawn, State]:
         inputs = sampling_inputs(environment, settings, attack, now, state)

@@ -7,16 +7,16 @@ from dataclasses import replace
 from jaxbyz.algorithms.base import Algorithm
 from jaxbyz.algorithms.byzpg import server_algorithm
 from jaxbyz.algorithms.decbyzpg import decentralised_algorithm
-from jaxbyz.algorithms.settings import Settings
-from jaxbyz.algorithms.traits import FEW_READ, WITHOUT_CHANNEL, Traits, algorithm
+from jaxbyz.algorithms.settings import Settings, without_channel
+from jaxbyz.algorithms.traits import RARELY_READ, Traits, algorithm
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
-from jaxbyz.protocol.channel_options import make_channel
+from jaxbyz.protocol.channel_options import CHANNEL_OPTIONS, make_channel
 from jaxbyz.rules import mean
 from jaxbyz.sampling.settings import check_sampling
 
 SVRPG_PERIOD = 4  # one large batch, then three small steps
-NAIVE_IGNORES = FEW_READ | {"aggregator"}
+NAIVE_IGNORES = RARELY_READ | {"aggregator"}
 
 
 def with_mean(settings: Settings) -> Settings:
@@ -25,11 +25,10 @@ def with_mean(settings: Settings) -> Settings:
     return replace(settings, aggregator=mean(skip_missing=skip_missing), pre_aggregator="none", agreement=None)
 
 
-@algorithm(Traits(naive=True, single=True, ignores=NAIVE_IGNORES | WITHOUT_CHANNEL | {"local_steps"}))
+@algorithm(Traits(naive=True, single=True, ignores=NAIVE_IGNORES | CHANNEL_OPTIONS | {"local_steps"}))
 def page_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
     """Build PAGE-PG: one agent alone (Gargiani et al. 2022)."""
-    alone = replace(settings, agents=1, byzantine=0, attack=None, schedule="fixed", participation=1.0, delay=0)
-    alone = replace(alone, drop=0.0, compression=None, momentum=None, local_steps=1)
+    alone = replace(without_channel(settings), agents=1, byzantine=0, attack=None, schedule="fixed", local_steps=1)
     return decentralised_algorithm(environment, policy, with_mean(alone))
 
 

@@ -12,7 +12,7 @@ from jaxbyz.algorithms.agents import make_optimizer
 from jaxbyz.algorithms.base import Algorithm
 from jaxbyz.algorithms.byzpg import SERVER_LIMIT, server_algorithm
 from jaxbyz.algorithms.settings import Settings
-from jaxbyz.algorithms.traits import FEW_READ, Traits, algorithm
+from jaxbyz.algorithms.traits import RARELY_READ, Traits, algorithm
 from jaxbyz.attacks.honest_statistics import unit
 from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
@@ -21,7 +21,7 @@ from jaxbyz.sampling.hessian import hessian_momentum_sampler
 RES_NHARPG_MOMENTUM = 0.8
 
 
-@algorithm(Traits(central=True, limit=SERVER_LIMIT, ignores=FEW_READ | {"local_steps"}))
+@algorithm(Traits(central=True, limit=SERVER_LIMIT, ignores=RARELY_READ | {"local_steps"}))
 def byz_vr_marina_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
     """Build Byz-VR-MARINA-PG: ByzPG whose workers sample the small batches too.
 
@@ -43,7 +43,7 @@ def normalise_direction() -> optax.GradientTransformation:
 @algorithm(
     Traits(
         central=True, splits_batch=True, limit=SERVER_LIMIT,
-        ignores=FEW_READ | {"p", "period", "local_steps", "weights", "entropy"},
+        ignores=RARELY_READ | {"p", "period", "local_steps", "weights", "entropy"},
         instead={"baseline": "leave-one-out", "advantages": "plain", "epochs": 1, "minibatches": 1, "local_eta": None,
                  "anchor": "previous", "B": 1},
     )
@@ -68,6 +68,6 @@ def res_nharpg(environment: Environment, policy: Policy, settings: Settings) -> 
     return server_algorithm(
         environment, policy, settings,
         lambda parts: hessian_momentum_sampler(
-            environment, policy, settings, parts.attack.interference(environment.actions), beta
+            environment, policy, settings, parts.interference(environment), beta
         ),
     )  # fmt: skip

@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float
 from jaxbyz.algorithms.base import State
 from jaxbyz.algorithms.metrics import Measured, Metrics, Transferred, iteration_metrics
 from jaxbyz.algorithms.settings import Settings
-from jaxbyz.attacks import Attack
+from jaxbyz.attacks import Attack, Interference
 from jaxbyz.components import make_attack
+from jaxbyz.environments import Environment
 from jaxbyz.protocol.agreements import Agreed
 from jaxbyz.protocol.channel import Channel
 from jaxbyz.protocol.channel_options import make_channel
@@ -36,6 +37,10 @@ class Parts(NamedTuple):
     channel: Channel
     attack: Attack
     schedule: Schedule
+
+    def interference(self, environment: Environment) -> Interference | None:
+        """Return what Byzantine agents do wrong in their own environment."""
+        return self.attack.interference(environment.actions)
 
     def begin(self, state: State, coin: Array, places: Places) -> Iteration:
         """Return what everything in the iteration of this state knows."""

@@ -5,7 +5,7 @@ Each record declares the options of one idea. `Settings` is all of them, and eve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxbyz.attacks import attacks
@@ -22,7 +22,7 @@ from jaxbyz.options import (
     reads,
 )
 from jaxbyz.protocol.agreements import agreements, theorem_rounds
-from jaxbyz.protocol.channel_options import ChannelOptions
+from jaxbyz.protocol.channel_options import CHANNEL_OPTIONS, ChannelOptions
 from jaxbyz.protocol.schedules import schedules
 from jaxbyz.rules import aggregators, pre_aggregators
 from jaxbyz.sampling.settings import SMALL_BATCHES, Sampling, check_sampling
@@ -200,6 +200,12 @@ class Settings(Groups, InnerLoop, ServerSampling, LocalSteps, Ascent, Sampling, 
     def kappa_rounds(self) -> int:
         """Return κ as a number."""
         return theorem_rounds(self.N, self.agents, self.p) if self.kappa == "theorem" else int(self.kappa)
+
+
+def without_channel(settings: Settings) -> Settings:
+    """Return settings with which every message arrives at once and unchanged."""
+    direct = ChannelOptions()
+    return replace(settings, **{name: getattr(direct, name) for name in CHANNEL_OPTIONS})
 
 
 def check_settings(settings: Settings) -> None:

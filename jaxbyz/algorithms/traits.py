@@ -14,9 +14,9 @@ from jaxbyz.components import Limit, check_limits, limits_of_agreement, limits_o
 from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
-from jaxbyz.protocol.channel_options import CHANNEL_OPTIONS, make_channel
+from jaxbyz.protocol.channel_options import make_channel
 
-FEW_READ = frozenset({"groups", "small_batches", "batch_spread", "ratio_window"})  # options of single algorithms
+RARELY_READ = frozenset({"groups", "small_batches", "batch_spread", "ratio_window"})  # options of single algorithms
 
 
 class Traits(NamedTuple):
@@ -41,7 +41,7 @@ class Traits(NamedTuple):
     single: bool = False
     splits_batch: bool = False
     limit: Fraction | None = None
-    ignores: frozenset[str] = FEW_READ
+    ignores: frozenset[str] = RARELY_READ
     instead: dict[str, Any] = {}  # noqa: RUF012 (a tuple's default is not shared state: nobody changes it)
 
     @property
@@ -133,6 +133,11 @@ def algorithm(traits: Traits) -> Callable[[Build], Callable[..., Algorithm]]:
             if not isinstance(settings.optimizer, str) and not hasattr(settings.optimizer, "update"):
                 given = _shown(settings.optimizer)
                 raise UsageError(f"optimizer={given}: must be a name, or an optax optimizer such as optax.adam(0.01)")
+            if settings.eta_end is not None and isinstance(settings.optimizer, str):
+                raise UsageError(
+                    f"eta_end={settings.eta_end}: the length of the run is not known here; use `jaxbyz.build`, or an "
+                    "optax optimizer with a schedule"
+                )
             check_settings(settings)
             traits.check(settings)
             return build(environment, policy, settings)
@@ -153,6 +158,3 @@ def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
 def _shown(value: Any) -> str:
     """Return a number or a text as it is written, and the type of anything else."""
     return repr(value) if isinstance(value, int | float | str | None) else type(value).__name__
-
-
-WITHOUT_CHANNEL = frozenset(CHANNEL_OPTIONS)

@@ -128,19 +128,19 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
         return state._replace(private=initial_private(sampling, state.key, 1))
 
     return NodePrograms(
-        plan,
-        jax.jit(init)(plan.keys[0]),
-        jax.jit(sample),
-        jax.jit(sampling.estimate),
-        jax.jit(aggregate),
-        jax.jit(optimise),
-        jax.jit(agree),
-        settings.messages,
-        0 if agreement is None else agreement.rounds,
-        rule,
-        None if agreement is None else agreement.rule,
-        parts.attack,
-        _sizes([rule, *([] if agreement is None else [agreement.rule])], config, algorithm.policy.size),
+        plan=plan,
+        start=jax.jit(init)(plan.keys[0]),
+        sample=jax.jit(sample),
+        estimate=jax.jit(sampling.estimate),
+        aggregate=jax.jit(aggregate),
+        optimise=jax.jit(optimise),
+        agree=jax.jit(agree),
+        messages=settings.messages,
+        rounds=0 if agreement is None else agreement.rounds,
+        aggregator=rule,
+        agreement=None if agreement is None else agreement.rule,
+        attack=parts.attack,
+        sizes=_sizes([rule, *([] if agreement is None else [agreement.rule])], config, algorithm.policy.size),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ UNCERTAIN_ARRIVALS = Need(
     lambda config, _: config.present(config.agents) < config.agents or config.delay > 0 or config.drop > 0,
     "every message arrives at once (--participation, --delay, --drop)",
 )
-CHANNEL_OPTIONS = ("participation", "delay", "drop", "compression", "momentum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,9 @@ class ChannelOptions(WorkerMomentum, Compression, Loss, Delay, Participation):
         "adversary within the same limits", choices=("random", "adversarial"),
         needs=[reads("participation"), UNCERTAIN_ARRIVALS],
     )  # fmt: skip
+
+
+CHANNEL_OPTIONS = frozenset(declared.name for declared in dataclasses.fields(ChannelOptions))
 
 
 def make_channel(options: ChannelOptions, agents: int) -> Channel:

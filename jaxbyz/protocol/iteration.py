@@ -70,5 +70,5 @@ def message_keys(keys: IterationKeys, index: Int[Array, ""] | int) -> IterationK
     """Return the keys of one message; a constant index stands for the only message of an iteration."""
     if isinstance(index, int):
         return keys
-    gradients, parameters = (jax.random.fold_in(key, index) for key in (keys.gradients, keys.parameters))
-    return keys._replace(gradients=gradients, parameters=parameters)
+    names = ("gradients", "parameters", "delivery")
+    return keys._replace(**{name: jax.random.fold_in(getattr(keys, name), index) for name in names})

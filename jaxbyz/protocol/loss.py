@@ -50,6 +50,6 @@ def with_loss(channel: Channel, drop: float, *, adversarial: bool = False) -> Ch
                 lost = jax.random.bernoulli(key_loss, drop, (n,)) & honest & ~own
             return rule.apply(key, jnp.where(lost[:, None], jnp.nan, messages), receiver, state)
 
-        return rule._replace(apply=apply, random=True)
+        return rule._replace(apply=apply, random=True, translates=False)
 
     return channel._replace(hear_gradients=hear_gradients, hear_parameters=hear_parameters, leaves_gaps=True)

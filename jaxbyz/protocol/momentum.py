@@ -45,7 +45,7 @@ def with_momentum(channel: Channel, beta: float) -> Channel:
         usable = here & jnp.all(jnp.isfinite(moving), axis=1)
         kept = jnp.where(usable[:, None], moving, before.momentum)
         arrived, inner = channel.send(now, moving, inner)
-        return arrived, (Moving(kept, before.started | here), inner)
+        return arrived, (Moving(kept, before.started | usable), inner)
 
     def hear_gradients(now: Iteration, rule: Rule, memory: Any) -> Rule:
         return channel.hear_gradients(now, rule, memory[1])

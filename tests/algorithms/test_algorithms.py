@@ -469,3 +469,8 @@ def test_the_step_size_decays_over_a_run_of_known_length(iterations, expected):
         update, state = optimizer.update(jnp.ones(1), state)
         sizes.append(-float(update[0]))
     assert sizes == pytest.approx(expected)
+
+
+def test_a_step_size_that_decays_needs_the_length_of_the_run():
+    with pytest.raises(UsageError, match=r"eta_end=0\.1: the length of the run is not known here"):
+        robust(optimizer="sgd", eta=0.4, eta_end=0.1)

@@ -222,6 +222,22 @@ def test_everything_off_is_the_same_program():
         assert traced(build()) == traced(build(**off))
 
 
+@pytest.mark.parametrize("name", ["page-pg", "ensemble"])
+def test_algorithms_without_a_channel_do_not_use_its_options(name):
+    build = partial(algorithms[name].factory, ENV, POLICY)
+    plain = dict(**SAMPLING, agents=5, p=1.0, optimizer=optax.sgd(0.1))
+    lossy = jb.Settings(**plain, participation=0.4, absent="cached", delay=2, compression="sign", momentum=0.5)
+    assert traced(build(lossy)) == traced(build(jb.Settings(**plain)))
+    with pytest.raises(jb.UsageError, match=r"absent=cached: .+ does not read it"):
+        build(absent="cached")
+
+
+def test_messages_of_one_iteration_have_ages_of_their_own():
+    keys = begin(channel_of(3, delay=1), KEY, np.zeros(3, bool))
+    draws = jax.vmap(lambda m: jax.random.randint(keys.message(m, ()).keys.delivery, (3,), 0, 2))(jnp.arange(8))
+    assert len(np.unique(draws, axis=0)) > 1
+
+
 def test_absent_agents_keep_their_state_in_one_program_for_all_masks():
     algorithm = decbyzpg(agents=7, participation=0.7, absent="cached", delay=2, drop=0.1, unsafe=True)
     state, seen, compiled = jax.jit(algorithm.init)(KEY), set(), []

@@ -37,3 +37,17 @@ def test_momentum_is_the_moving_mean_of_the_gradients():
 
 def test_no_momentum_is_no_memory():
     assert channel_of(5, momentum=0.0).init(5, 3) == () == channel_of(5).init(5, 3)
+
+
+def test_a_gradient_that_is_not_finite_does_not_start_the_momentum():
+    channel = channel_of(2, momentum=0.7)
+
+    @jax.jit
+    def two_messages(first, second):
+        now = begin(channel, KEY, np.zeros(2, bool))
+        _, memory = channel.send(now, first, channel.init(2, 3))
+        return channel.send(now, second, memory)[0]
+
+    first, second = np.ones((2, 3), np.float32), np.full((2, 3), 2.0, np.float32)
+    first[1] = np.nan
+    np.testing.assert_allclose(two_messages(first, second), [[1.3] * 3, [2.0] * 3], rtol=1e-6)
