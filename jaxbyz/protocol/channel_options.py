@@ -23,7 +23,7 @@ CHANNEL_OPTIONS = ("participation", "delay", "drop", "compression", "momentum")
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelOptions(WorkerMomentum, Compression, Loss, Delay, Participation):
-    """How gradient messages travel.
+    """How messages travel.
 
     Attributes:
         arrivals: `"random"`: chance decides who takes part, how old gradients are and what is lost. `"adversarial"`:
