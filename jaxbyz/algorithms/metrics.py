@@ -110,7 +110,7 @@ def iteration_metrics(settings: Batches, now: Iteration, measured: Measured, tra
     """Compute the metrics of one iteration.
 
     Means over honest agents are means over those that take part; `diameter` and `finite` consider the parameters of all
-    honest agents. If no honest agent takes part, means are over all honest agents, because the episodes of absent agents
+    honest agents. If no honest agent takes part, means are over all honest agents, because the episodes of absent ones
     are simulated as well. In that case `finite` ignores the estimates, because nobody uses them.
     """
     sampled, mask = measured.sampled, now.mask
@@ -195,8 +195,8 @@ def decentralised_bytes(channel: Channel, agreement: Agreement | None, D: int, m
 def decentralised_moved(places: Places, rule: Rule, D: int, messages: int, rounds: Array | float) -> Array:
     """Return the bytes between devices without a server.
 
-    Every message gathers estimates, parameters before the first round and after each round, metrics, and twice the state
-    of the rule, for the adversary: once to forge messages and once for `Attack.remember`.
+    Every message gathers estimates, parameters before the first round and after each round, metrics, and the state of
+    the rule twice: once to forge messages and once for `Attack.remember`.
     """
     K = places.agents
     per_agent = messages * ((D + SUMMARY_FLOATS) + D + (2 + K)) + rounds * D  # 2 + K: norm, finite flag and shares

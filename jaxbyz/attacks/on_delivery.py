@@ -6,10 +6,9 @@ They choose which honest messages arrive, and can be combined with any attack on
 - each gradient arrives at that one of its allowed ages which agrees least with the honest mean;
 - each receiver loses the messages that help it most, as many as are lost on average.
 
-Harm is measured by the inner product with the honest mean μ. If the rule is the mean of what arrives, no other choice of
-ages, and no other choice of as many losses, is more harmful, because the inner product of a mean with μ is the mean of
-the inner products of its members. The wrappers of `jaxbyz.protocol.channel` use these functions with
-`arrivals="adversarial"`.
+If the rule is the mean of what arrives, no other choice of ages, and no other choice of as many losses, makes its inner
+product with the honest mean μ smaller, because this product is the mean of the products of the messages with μ. The
+wrappers of `jaxbyz.protocol.channel` use these functions with `arrivals="adversarial"`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ A wrapper is a function from a channel to a channel, with one file per idea:
 | `delay.with_delay` | gradients arrive up to some exchanges late |
 | `loss.with_loss` | each message is lost for each receiver with some probability |
 
-Participation and loss also concern the parameters of an agreement. A wrapper that is not asked for is not in the program.
+Participation and loss also concern the parameters of an agreement. A wrapper that is not asked for is not in the
+program.
 
 Byzantine agents are as likely to be absent as the others, unless arrivals are adversarial: then they always take part.
 What they send is brought into the compressed format, but it is never late and never lost: the adversary answers what

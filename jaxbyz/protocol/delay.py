@@ -35,8 +35,8 @@ class EarlierMessages(NamedTuple):
     """What may still arrive.
 
     Attributes:
-        sent: `[d, K, D]`, the last gradients of each agent, the latest first. Only its first `sendings` entries have been
-            sent; an absent agent repeats its last one.
+        sent: `[d, K, D]`, the last gradients of each agent, the latest first. Only its first `sendings` entries have
+            been sent. While an agent is absent, its last gradient is repeated.
         sendings: `[K]`, the number of exchanges since each agent sent its first gradient, including that one; 0 before.
     """
 

@@ -54,7 +54,7 @@ class Iteration(NamedTuple):
         return jnp.zeros_like(self.mask).at[self.present].set(True)
 
     def message(self, index: Int[Array, ""] | int, memory: Any) -> Iteration:
-        """Return the same iteration for message number `index`; a constant index means that there is only one message."""
+        """Return what is known during message number `index`; a constant index means that it is the only one."""
         return self._replace(keys=message_keys(self.keys, index), memory=memory, number=index)
 
 
@@ -67,7 +67,7 @@ def iteration_keys(run_key: PRNGKeyArray, step: Int[Array, ""], agents: int) -> 
 
 
 def message_keys(keys: IterationKeys, index: Int[Array, ""] | int) -> IterationKeys:
-    """Return the keys of message number `index`; they are unchanged if the index is constant: the only message."""
+    """Return the keys of message number `index`; a constant index means that it is the only one and changes nothing."""
     if isinstance(index, int):
         return keys
     gradients, parameters = (jax.random.fold_in(key, index) for key in (keys.gradients, keys.parameters))

@@ -189,7 +189,7 @@ def advantages(
         values: V(s_t).
         final_values: V of the observation after the last step, which is used if the episode was cut there.
         gamma: the discount γ.
-        gae_lambda: λ. With 1 the critic enters only as a baseline, and as the value of what follows a cut. Smaller values
+        gae_lambda: λ. With 1 the critic is used only as a baseline, and as the value after a cut. Smaller values also
             use it instead of later rewards, which lowers the variance and adds the critic's error as a bias.
     """
     after_last = jnp.where(episodes.terminated, 0.0, final_values)

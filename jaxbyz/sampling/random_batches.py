@@ -1,7 +1,4 @@
-"""Large batches of random size: as many episodes as the largest size are sampled, and surplus ones are ignored.
-
-One program therefore serves every size.
-"""
+"""Large batches of random size: one program samples the largest size and ignores the episodes that do not count."""
 
 from __future__ import annotations
 
@@ -63,8 +60,8 @@ def _counted_steps_only(episodes: Episodes) -> Float[Array, "1 A 1 1"]:
     """Return the factor that corrects whitened coefficients for episodes without steps.
 
     An estimate from `whitened_coefficients` is divided by the number of sampled episodes and by the mean of
-    max(length, 1) over them, hence by the sum Σ max(length, 1). This factor replaces that sum by Σ length, the number of
-    steps that were taken.
+    max(length, 1) over them, hence by the sum Σ max(length, 1). This factor replaces that sum by Σ length, the number
+    of steps that were taken.
     """
     lengths = episodes.lengths.astype(jnp.float32)
     return (jnp.sum(jnp.maximum(lengths, 1.0), axis=1) / jnp.sum(lengths, axis=1))[None, :, None, None]
