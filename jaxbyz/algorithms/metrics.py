@@ -168,7 +168,7 @@ def transferred_between_agents(
     """
 
     def gathers(measured: Measured) -> Array | float:
-        """Return how often devices gather parameters: in every iteration, even if local steps discard the result."""
+        """Return how often devices gather parameters; without a tolerance also if local steps discard the result."""
         if agreement is None or agreement.tolerance is not None:
             return measured.rounds
         return float(agreement.rounds * messages)
