@@ -49,8 +49,8 @@ def fedpg_br(environment: Environment, policy: Policy, settings: Settings) -> Al
 
     The number of small steps is geometric with parameter B/(N + B), which is the same as a coin of that probability in
     every iteration. The algorithm was designed for the rule `fedpg-br`. The authors' code is
-    `batch_spread=4, ratio_window=0.005` on CartPole. If it has drawn a large batch of n trajectories, its parameter is
-    B/(n + B); here it is always B/(N + B).
+    `batch_spread=4, ratio_window=0.005` on CartPole. After a large batch of n trajectories, the parameter of their
+    geometric distribution is B/(n + B); here it is always B/(N + B).
 
     References:
         Fan et al., Fault-tolerant federated reinforcement learning with theoretical guarantee, 2021; the early end is

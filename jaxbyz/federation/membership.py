@@ -182,7 +182,7 @@ class Membership:
                 raise UsageError(f"only {len(ready) + 1} of {self.K} nodes answered within {patience}")
 
     def _refuse_mismatch(self, hellos: dict[int, Hello], confirmed: set[int]) -> None:
-        """Stop if more than f nodes have another configuration or version, or hear another process as this node."""
+        """Stop if more than f nodes have another configuration or version, or hear another process of this number."""
         strangers = sorted(self.inbox.strangers)
         if len(strangers) > self.f:
             raise UsageError(f"nodes {_numbers(strangers)} have another configuration than this node's federation.json")

@@ -67,7 +67,7 @@ def iteration_keys(run_key: PRNGKeyArray, step: Int[Array, ""], agents: int) -> 
 
 
 def message_keys(keys: IterationKeys, index: Int[Array, ""] | int) -> IterationKeys:
-    """Return the keys of message number `index`; a constant index means that it is the only one and changes nothing."""
+    """Return the keys of message number `index`; the only message has a constant index and keeps these keys."""
     if isinstance(index, int):
         return keys
     gradients, parameters = (jax.random.fold_in(key, index) for key in (keys.gradients, keys.parameters))
