@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True, kw_only=True)
     class Delay:
-        delay: int = option(0, "gradients are up to this many iterations old when they arrive", allowed=NOT_NEGATIVE)
+        delay: int = option(0, "gradients arrive up to this many exchanges late", allowed=NOT_NEGATIVE)
 
 The Python API, the command line, sweep files and run folders all read these declarations, and `check_options` is the
 only place that applies them. Records are combined by inheritance: `jaxbyz.configuration.config.Config` is all of them.
@@ -38,7 +38,7 @@ class Allowed(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A condition under which an option is read. An option whose conditions do not hold makes no difference.
+    """A condition under which an option is read. If a condition does not hold, the option has no effect.
 
     Attributes:
         test: `(configuration, traits of its algorithm) -> bool`.

@@ -1,7 +1,7 @@
 """One agent's part of an iteration, written once: `decbyzpg` maps it over K agents, a process runs it for itself.
 
-The functions act on the rows of any number of agents, whose numbers `Iteration.places` selects. A server is a single
-row that takes steps and does not sample like a worker.
+The functions act on the rows of any number of agents, whose numbers `Iteration.places` selects. The state of a server
+has one row, and a server uses `optimise` only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.sampling.page import Drawn, Sampled, Sampler
 from jaxbyz.sampling.scoring import SamplingInputs
 
-PRIVATE_STREAM = 2**32 - 1  # of the key of a run, whose stream t belongs to iteration t
+PRIVATE_STREAM = 2**32 - 1  # `fold_in(run key, t)` is the key of iteration t, and no iteration has this number
 
 
 class Agents(NamedTuple):
@@ -74,7 +74,11 @@ def sampling_inputs(
 
 
 def make_optimizer(settings: Settings, iterations: int | None = None) -> optax.GradientTransformation:
-    """Return the optimizer, whose step size decays over this many iterations if `eta_end` is given, else not at all."""
+    """Return the optimizer of the settings.
+
+    If `eta_end` is set, the step size of a named optimizer decays to it linearly over `iterations`. Without
+    `iterations` it stays at `eta`, even if `eta_end` is set.
+    """
     if not isinstance(settings.optimizer, str):
         return settings.optimizer
     eta: Any = settings.eta

@@ -30,7 +30,8 @@ from jaxbyz.sampling.own_estimates import with_own_estimates
 from jaxbyz.sampling.page import Drawn, Sampled, Sampler, sampler
 from jaxbyz.sampling.scoring import SamplingInputs
 
-TRUST_STREAM = 2**32 - 1  # of the key of the gradient messages, which is also split into three
+# A stream of the key of the gradient messages. `round_keys` splits the same key into three: its streams 0 to 2.
+TRUST_STREAM = 2**32 - 1
 SERVER_LIMIT = HALF  # a server tolerates fewer Byzantine workers than honest ones
 
 
@@ -147,7 +148,7 @@ def server_algorithm(
             state = own.optimise(now, state, v)
             return state, measure_server(v, state)
 
-        # Lines 4 to 14 are repeated if the batch is used more than once.
+        # Lines 4 to 14 are repeated if the iteration sends several messages.
         return repeat(settings.messages, one_message, now, state)
 
     step = make_step(settings, parts, lines, transferred_with_server(parts.channel, D, settings.messages))

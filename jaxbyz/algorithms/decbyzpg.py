@@ -54,11 +54,11 @@ def decentralised_algorithm(environment: Environment, policy: Policy, settings: 
         )  # fmt: skip
 
     def lines(now: Iteration, state: State) -> tuple[State, Measured]:
-        # Line 5: sample M = N or B trajectories.
+        # Line 5: sample M = N or B trajectories, and estimate ṽ_t^(k) if the iteration sends one message only.
         drawn, state = agents.sample(now, state)
 
         def one_message(now: Iteration, state: State) -> tuple[State, Measured]:
-            # Line 6: estimate ṽ_t^(k).
+            # Line 6: the estimate ṽ_t^(k) that this message holds.
             v_tilde = agents.estimate(now, drawn, state.parameters)
             # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
             v, state = protocol.exchange(now, state, v_tilde)
@@ -68,7 +68,7 @@ def decentralised_algorithm(environment: Environment, policy: Policy, settings: 
             agreed = protocol.agree(now, proposed)
             return proposed._replace(parameters=agreed.parameters), measure(now.places, v, proposed, agreed)
 
-        # Lines 6 to 9 are repeated if the batch is used more than once.
+        # Lines 6 to 9 are repeated if the iteration sends several messages.
         return repeat(settings.messages, one_message, now, state)
 
     transferred = transferred_between_agents(parts.channel, rule, agreement, D, settings.messages)

@@ -86,7 +86,7 @@ def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Al
 
     def lines(now: Iteration, state: State) -> tuple[State, Measured]:
         places = now.places
-        first_memory = now._replace(memory=state.attack_memory[0])  # the choice of the attack is that of all groups
+        first_memory = now._replace(memory=state.attack_memory[0])  # any group's: `one_of` uses the same attack in all
         drawn, sampled_state = agents.sample(first_memory, of_agents(state, places))
         state = state._replace(private=sampled_state.private)
 

@@ -32,7 +32,8 @@ from jaxbyz.sampling.page import Drawn, Sampler, sampler
 from jaxbyz.sampling.random_batches import random_size_batches
 from jaxbyz.sampling.settings import check_sampling
 
-BATCH_STREAM = 2**32 - 2  # of the key of the gradient messages, which is also split into three
+# A stream of the key of the gradient messages. `round_keys` splits the same key into three: its streams 0 to 2.
+BATCH_STREAM = 2**32 - 2
 
 
 @algorithm(
@@ -48,8 +49,8 @@ def fedpg_br(environment: Environment, policy: Policy, settings: Settings) -> Al
 
     The number of small steps is geometric with parameter B/(N + B), which is the same as a coin of that probability in
     every iteration. The algorithm was designed for the rule `fedpg-br`. The authors' code is
-    `batch_spread=4, ratio_window=0.005` on CartPole; there the parameter of the geometric distribution follows the size
-    that was drawn, while here it stays that of its mean.
+    `batch_spread=4, ratio_window=0.005` on CartPole. After a large batch of n trajectories, the parameter of their
+    geometric distribution is B/(n + B); here it is always B/(N + B).
 
     References:
         Fan et al., Fault-tolerant federated reinforcement learning with theoretical guarantee, 2021; the early end is

@@ -16,7 +16,7 @@ from jaxbyz.sampling.page import Sampled
 
 
 def with_local_steps(protocol: Protocol, every: int) -> Protocol:
-    """Exchange messages in every iteration of this number."""
+    """Exchange messages in every `every`-th iteration only; in the others, agents step along their own estimates."""
 
     def choose(now: Iteration, together: Any, alone: Any) -> Any:
         exchanging = (now.step + 1) % every == 0

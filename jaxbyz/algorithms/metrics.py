@@ -109,9 +109,9 @@ class Bytes(NamedTuple):
 def iteration_metrics(settings: Batches, now: Iteration, measured: Measured, transferred: Bytes) -> Metrics:
     """Compute the metrics of one iteration.
 
-    Means over honest agents are means over those that take part; `diameter` and `finite` refer to all honest agents.
-    If no honest agent takes part, means are over all of them, whose episodes are simulated all the same, and `finite`
-    does not depend on their estimates, which nobody uses.
+    Means over honest agents are means over those that take part; `diameter` and `finite` consider the parameters of all
+    honest agents. If no honest agent takes part, means are over all honest agents, because the episodes of absent ones
+    are simulated as well. In that case `finite` ignores the estimates, because nobody uses them.
     """
     sampled, mask = measured.sampled, now.mask
     honest, estimated = ~mask, finite_rows(sampled.estimate)
@@ -168,7 +168,7 @@ def transferred_between_agents(
     """
 
     def gathers(measured: Measured) -> Array | float:
-        """Return how often devices gather parameters, which they also do where local steps make no use of them."""
+        """Return how often devices gather parameters; without a tolerance also if local steps discard the result."""
         if agreement is None or agreement.tolerance is not None:
             return measured.rounds
         return float(agreement.rounds * messages)
@@ -195,8 +195,8 @@ def decentralised_bytes(channel: Channel, agreement: Agreement | None, D: int, m
 def decentralised_moved(places: Places, rule: Rule, D: int, messages: int, rounds: Array | float) -> Array:
     """Return the bytes between devices without a server.
 
-    Every message gathers estimates, parameters before and after each round, metrics, and the state of the rule, which
-    the adversary sees twice.
+    Every message gathers estimates, parameters before the first round and after each round, metrics, and the state of
+    the rule twice: once to forge messages and once for `Attack.remember`.
     """
     K = places.agents
     per_agent = messages * ((D + SUMMARY_FLOATS) + D + (2 + K)) + rounds * D  # 2 + K: norm, finite flag and shares

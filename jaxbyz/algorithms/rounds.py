@@ -43,7 +43,7 @@ class Parts(NamedTuple):
         return self.attack.interference(environment.actions)
 
     def begin(self, state: State, coin: Array, places: Places) -> Iteration:
-        """Return what everything in the iteration of this state knows."""
+        """Start an iteration: derive its keys, and determine who is Byzantine and who takes part."""
         keys = iteration_keys(state.key, state.step, places.agents)
         mask = self.schedule(keys.schedule, state.step)
         return self.channel.begin(Iteration(state.step, coin, keys, mask, places, state.attack_memory))
@@ -124,7 +124,8 @@ def make_step(settings: Settings, parts: Parts, lines: Lines, transferred: Trans
 def repeat(messages: int, one_message: Lines, now: Iteration, state: State) -> tuple[State, Measured]:
     """Send `messages` messages in turn; the program of one message is compiled once.
 
-    Rounds and messages are counted, norms and shares are averaged, and a proposal is finite if it was so every time.
+    Numbers of rounds and exchanges are summed over the messages, and norms and shares are averaged. `finite_proposals`
+    of an agent is True only if all its proposals were finite. Other fields are those of the last message.
 
     Args:
         messages: how many messages there are: one for each use of the batch.

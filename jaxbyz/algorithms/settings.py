@@ -38,7 +38,7 @@ def _is_rounds(value: int | str) -> bool:
 
 
 def _attack_acts(config: Any, _: Any) -> bool:
-    """Whether the attack does something in a place that the run has; parameters are only sent during agreement."""
+    """Return whether the attack can have an effect: one that forges parameters only needs an agreement."""
     try:
         attack = make_attack(config.attack, config.agents, config.byzantine)
     except UsageError:  # building the run refuses it and says why
@@ -117,7 +117,7 @@ class Federation:
 
     @property
     def most_byzantine(self) -> int:
-        """Rules defend against as many as are assumed, and face as many as there are; limits refer to the larger."""
+        """The larger of the actual and the assumed number of Byzantine agents, which limits are checked against."""
         return max(self.byzantine, self.defended)
 
     @property
@@ -147,14 +147,14 @@ class LocalSteps:
     """How often messages are exchanged."""
 
     local_steps: int = option(
-        1, "exchange messages in every iteration of this number; otherwise agents step along their own estimates",
+        1, "exchange messages in every n-th iteration only; in the others, agents step along their own estimates",
         allowed=COUNT, needs=[reads("local_steps")],
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSampling:
-    """Who samples the small batches if there is a server; None for what the algorithm does by itself."""
+    """Who samples the small batches if there is a server; None for the default of the algorithm."""
 
     small_batches: str | None = option(
         None, "who samples the small batches of ByzPG: the server alone, or the workers as in the published code",

@@ -55,7 +55,7 @@ class Traits(NamedTuple):
         return not replace(config, p=p, period=None if "period" in self.ignores else config.period).always_large
 
     def draws_coins(self, config: Settings) -> bool:
-        """Return whether batch sizes are random. An algorithm that reads no p draws coins of its own, if any."""
+        """Return whether coins decide the batch sizes. Of algorithms without an option p, only FedPG-BR has coins."""
         if "p" in self.ignores:
             return "period" in self.ignores and self.server_samples
         return config.period is None and config.p < 1

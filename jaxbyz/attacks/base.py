@@ -85,9 +85,9 @@ class Attack(NamedTuple):
         equivocates: whether forged messages depend on the receiver. If not, they are forged and aggregated only once.
         searches: whether it applies the rule many times to find its messages, so that forging takes most of the time.
         init: `(K, D) -> memory`.
-        remember: `view of the gradient messages -> memory`, called once per gradient message of an agent: not where
-            ByzPG's server samples alone or agents take local steps, and several times in an iteration that sends
-            several messages (`Page.messages`).
+        remember: `view of the gradient messages -> memory`, the memory after an exchange of gradients. An iteration has
+            several exchanges if it sends several messages (`Reuse.messages`), and none if agents take local steps or
+            ByzPG's server samples alone.
     """
 
     gradients: Forge | None = None

@@ -6,9 +6,9 @@ They choose which honest messages arrive, and can be combined with any attack on
 - each gradient arrives at that one of its allowed ages which agrees least with the honest mean;
 - each receiver loses the messages that help it most, as many as are lost on average.
 
-Against the mean of what arrives, no other choice of ages, and no other choice of as many losses, is more harmful: how
-far a mean points along the honest mean is the mean of how far its members do. `jaxbyz.protocol.delivery` uses them with
-`arrivals="adversarial"`.
+If the rule is the mean of what arrives, no other choice of ages, and no other choice of as many losses, makes its inner
+product with the honest mean μ smaller, because this product is the mean of the products of the messages with μ. The
+wrappers of `jaxbyz.protocol.channel` use these functions with `arrivals="adversarial"`.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Standing(NamedTuple):
 
     Attributes:
         running: whether it takes part in iterations.
-        newest: the iteration that it is at, or before that the latest one that it can start at.
-        older: an earlier iteration that it can start at.
+        newest: the iteration that it is at. Before it runs, that of its newest checkpoint, or 0.
+        older: before it runs, the iteration of an older checkpoint, or 0.
     """
 
     running: bool
@@ -91,12 +91,12 @@ class Membership:
         self.transport.__exit__(*details)
 
     def should_stop(self) -> bool:
-        """Return whether the node was asked to stop; raise what ended the thread of the sockets."""
+        """Return whether the node was asked to stop; raise the error of the socket thread if that has failed."""
         if self.transport.failure is not None:
             raise self.transport.failure
         return self.asked_to_stop()
 
-    # What the thread of the sockets does.
+    # What the socket thread does.
 
     def _on_frame(self, sender: int, data: bytes) -> None:
         frame = self.inbox.put(sender, data)
@@ -182,7 +182,7 @@ class Membership:
                 raise UsageError(f"only {len(ready) + 1} of {self.K} nodes answered within {patience}")
 
     def _refuse_mismatch(self, hellos: dict[int, Hello], confirmed: set[int]) -> None:
-        """Stop if more nodes than can be lying say that something about this one is wrong."""
+        """Stop if more than f nodes have another configuration or version, or hear another process of this number."""
         strangers = sorted(self.inbox.strangers)
         if len(strangers) > self.f:
             raise UsageError(f"nodes {_numbers(strangers)} have another configuration than this node's federation.json")
@@ -257,8 +257,8 @@ class Membership:
 def common_iteration(offered: list[tuple[int, int]], agents: int, faults: int) -> int:
     """Return the iteration to start at, given the two latest ones that each node has.
 
-    It is the latest that K − f nodes have, or else the latest that 2f + 1 nodes have, from whom the others can take it.
-    Everyone has iteration 0.
+    It is the latest iteration that K − f nodes have. If there is none, it is the latest that 2f + 1 nodes have, and the
+    others take the state from them. If there is none either, it is 0, which every node has.
     """
     iterations = sorted({t for pair in offered for t in pair} - {0}, reverse=True)
     for needed in (agents - faults, 2 * faults + 1):

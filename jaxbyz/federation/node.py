@@ -61,7 +61,7 @@ class Node:
         self.state: State = self.start
         self.t = 0
         self.phase = "meeting"
-        self.offered = (0, 0)  # before it runs: the latest and an earlier iteration that it can start at
+        self.offered = (0, 0)  # where it can start: the iterations of its newest and of an older checkpoint, or 0
         self.rejoined = 0
         self.record = records.NodeRecord(self.programs.plan, self.K, self.form.parameters)
         self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
@@ -72,7 +72,7 @@ class Node:
             mask = np.isin(np.arange(self.K), [self.index, *settings.accomplices])
             self.liar = Liar(self.programs, self.index, mask)
             for other in settings.accomplices:
-                self.others.inbox.trust.suspect(other)  # both would wait for each other's message
+                self.others.inbox.trust.suspect(other)  # every liar sends only after it has heard the others
 
     def run(self) -> dict[str, np.ndarray]:
         """Take part until the trajectories are spent; return the metrics.
@@ -152,12 +152,12 @@ class Node:
         before, coin, index = self.state, np.bool_(self.programs.plan.coins[self.t]), np.int32(self.index)
         measured = NodeIteration(self.K, self.others.transport.traffic)
         self.others.begin(self.t)
-        # Line 5: sample M = N or B trajectories. A node that is late does not, because nobody would hear of it.
+        # Line 5: sample M = N or B trajectories. A late node skips this, because the others would ignore its message.
         drawn, state = None, before
         if not self.others.is_over(self.t, 0):
             drawn, state = self.programs.sample(state, coin, index)
         for m in range(self.programs.messages):
-            # Line 6: estimate ṽ_t^(k).
+            # Line 6: the estimate ṽ_t^(k) that this message holds.
             v_tilde = self._estimate(measured, state, drawn, m)
             # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
             v, state = self._exchange(measured, state, coin, m, v_tilde)
@@ -217,7 +217,7 @@ class Node:
 
         Args:
             measured: receives what is recorded.
-            position: the number of the message and that of the round after it; 0 is the gradients.
+            position: (message, round): round 0 is that of the gradients, rounds 1 to κ are those of the agreement.
             vector: `[D]`, what to send; None to be silent.
             kind: rounds of the same kind take similar times.
             started: when this node began to work on the round.

@@ -63,8 +63,8 @@ class NodePrograms(NamedTuple):
         aggregator: the rule for gradients.
         agreement: the rule for parameters, or None.
         attack: what this node plays, built from its name.
-        sizes: the numbers of messages that both rules can be applied to. Of K − f or more messages that arrived in
-            time, f may still be lies: missing messages do not use up what the rules tolerate.
+        sizes: the numbers of messages, from K − f to K, that both rules can be applied to. The rules defend against f
+            lies among the messages that arrived in time: missing messages are left out and do not count as lies.
     """
 
     plan: Plan
@@ -89,8 +89,7 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
     that K nodes compute the numbers of the simulation.
 
     Args:
-        config: the configuration of the federation. Its option `attack` says what the simulation would do and does not
-            concern the node.
+        config: the configuration of the federation. Its option `attack` is ignored.
         attack: the name of the attack that this node plays.
     """
     plan = make_plan(replace(config, attack="none"))

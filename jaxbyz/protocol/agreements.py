@@ -51,10 +51,11 @@ class Agreed(NamedTuple):
 
 
 def theorem_rounds(N: int, agents: int, p: float) -> int:
-    """Return κ = ⌈log2(N·K/p²)⌉, Theorem 2's Θ(log(N·K/p²)) with constant one, as if every round halved the diameter.
+    """Return κ = ⌈log2(N·K/p²)⌉, Theorem 2's Θ(log(N·K/p²)) with constant one.
 
-    Against the worst equivocation, one round of MDA leaves 3f/(K − f) of the diameter and one round of GDA 4f/(K − f).
-    Both are below 1 exactly within the limits 1/4 and 1/5, and at most 1/2 for f ≤ K/7 and f ≤ K/9: see docs/rules.md.
+    The constant is exact if every round halves the diameter. Against the worst equivocation, one round of MDA leaves
+    3f/(K − f) of the diameter and one round of GDA 4f/(K − f). Both are below 1 exactly within the limits 1/4 and 1/5,
+    and at most 1/2 for f ≤ K/7 and f ≤ K/9: see docs/rules.md.
     """
     return max(1, math.ceil(math.log2(N * agents) - 2 * math.log2(p)))
 

@@ -1,19 +1,22 @@
-"""How gradient messages travel from senders to receivers: at once and unchanged, unless a wrapper changes that.
+"""How messages travel from senders to receivers: at once and unchanged, unless a wrapper changes that.
 
 A wrapper is a function from a channel to a channel, with one file per idea:
 
 | wrapper | what it changes |
 | --- | --- |
-| `participation.with_participation` | a random part of the agents takes part; receivers hear those only |
-| `participation.with_cached_messages` | the last message of absent agents counts |
+| `participation.with_participation` | a part of the agents takes part; receivers hear those only |
+| `participation.with_cached_messages` | the same, but the last gradient of absent agents counts |
 | `momentum.with_momentum` | agents send the momentum of their gradients |
-| `compression.with_compression` | messages are compressed, with feedback of the error |
-| `delay.with_delay` | messages arrive up to some iterations late |
+| `compression.with_compression` | gradients are compressed, with feedback of the error |
+| `delay.with_delay` | gradients arrive up to some exchanges late |
 | `loss.with_loss` | each message is lost for each receiver with some probability |
 
-A wrapper that is not asked for is not in the program. Byzantine agents are drawn like the others, and what they send is
-brought into the compressed format, but their messages are never late and never lost: the adversary answers what arrives
-in this iteration.
+Participation and loss also concern the parameters of an agreement. A wrapper that is not asked for is not in the
+program.
+
+Byzantine agents are as likely to be absent as the others, unless arrivals are adversarial: then they always take part.
+What they send is brought into the compressed format, but it is never late and never lost: the adversary answers what
+arrives in this iteration.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ class Channel(NamedTuple):
         init: `(K, D) -> memory` of the senders, and of messages that may still arrive.
         send: `(iteration, gradients [K, D], memory) -> (what arrives [K, D], memory)`. For an agent that does not
             take part, the row is what it would have sent, for the adversary to see.
-        hear_gradients: `(iteration, rule, memory before sending) -> rule` that sees of K gradients what a receiver
-            hears.
+        hear_gradients: `(iteration, rule, memory before sending) -> rule`, which takes K gradients and applies the rule
+            to what a receiver hears of them.
         hear_parameters: `(iteration, rule) -> rule`, the same for the parameters of an agreement.
         voters: how many gradient messages a rule sees, which its limit on f refers to.
         present: how many agents take part in an iteration.

@@ -23,7 +23,7 @@ UNCERTAIN_ARRIVALS = Need(
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelOptions(WorkerMomentum, Compression, Loss, Delay, Participation):
-    """How gradient messages travel.
+    """How messages travel.
 
     Attributes:
         arrivals: `"random"`: chance decides who takes part, how old gradients are and what is lost. `"adversarial"`:

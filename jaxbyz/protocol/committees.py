@@ -58,8 +58,8 @@ def committees(
         agents: the number of agents K.
         byzantine: the number of Byzantine agents f, which decides the default size.
         rule: the aggregator of a committee.
-        size: the members of a committee, s; by default the smallest number with which a round has no unsafe committee
-            with probability 0.999, and at most 128.
+        size: the members of a committee, s; by default the smallest s for which all committees of a round are safe with
+            probability 0.999 or more, and at most 128.
         tolerated: the Byzantine members that the rule defends against; by default as many as it tolerates among s.
     """
     entry = aggregators[rule]
@@ -79,7 +79,7 @@ def committees(
 def members_tolerated(size: int, rule: str = "trimmed-mean") -> int:
     """Return how many Byzantine members a committee of s defends against: fewer than a third and the rule's limit.
 
-    With a third or more, members that are told different things need not come closer to each other.
+    With a third or more, equivocation can keep the members from coming closer to each other.
     """
     limit = aggregators[rule].limit
     return largest_below(THIRD if limit is None else min(limit, THIRD), size)

@@ -18,10 +18,16 @@ from jaxbyz.rules.base import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Delay:
-    """How late gradients arrive: 0 to `delay` iterations, each number with the same probability."""
+    """How late gradients arrive.
+
+    Attributes:
+        delay: a gradient is 0 to `delay` exchanges old when it arrives, each number with the same probability. An
+            iteration has one exchange of gradients; several if it sends several messages (`Reuse.messages`); and none
+            if agents take local steps or a server samples alone.
+    """
 
     delay: int = option(
-        0, "gradients are up to this many iterations old when they arrive", allowed=NOT_NEGATIVE, needs=[reads("delay")]
+        0, "gradients arrive up to this many exchanges late", allowed=NOT_NEGATIVE, needs=[reads("delay")]
     )
 
 
@@ -29,9 +35,9 @@ class EarlierMessages(NamedTuple):
     """What may still arrive.
 
     Attributes:
-        sent: `[d, K, D]`, the last gradients of each agent, the latest first; zero before its first one.
-        sendings: `[K]`, the number of iterations with messages since each agent sent its first gradient, including that
-            one; 0 before. As many of its entries in `sent` are gradients that it has sent.
+        sent: `[d, K, D]`, the last gradients of each agent, the latest first. Only its first `sendings` entries have
+            been sent. While an agent is absent, its last gradient is repeated.
+        sendings: `[K]`, the number of exchanges since each agent sent its first gradient, including that one; 0 before.
     """
 
     sent: Float[Array, "d K D"]

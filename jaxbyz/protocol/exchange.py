@@ -89,8 +89,8 @@ def sent_to(
         view: what the adversary sees.
         forge: how it forges; None for no attack.
         receiver: `[]`, the index of the receiver.
-        restore_own: whether the receiver's own row stays true even if the receiver is Byzantine. A Byzantine agent
-            cannot alter its own state, so this is needed where a rule trusts the receiver's own vector.
+        restore_own: whether a Byzantine receiver gets its own true message. Rules that trust the receiver's own vector
+            need this, because a Byzantine agent cannot alter its own state.
     """
     if forge is None:
         return view.messages
@@ -175,7 +175,7 @@ def exchange(
     remembers_alike = equal_states or not rule.stateful
     if same_for_everyone and remembers_alike and not (rule.personal or rule.random):
         sent = sent_to(keys.forge, view, forge, jnp.int32(0), restore_own=False)
-        once = stored(receive(keys, rule, first, sent, sent[0], jnp.int32(0)))  # or a CPU computes every copy again
+        once = stored(receive(keys, rule, first, sent, sent[0], jnp.int32(0)))  # else XLA on a CPU computes every copy
         return copies(once, places.per_device)
 
     common = sent_to(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None

@@ -1,4 +1,4 @@
-"""What everything in one iteration knows: its number, its random keys, who is Byzantine, and where agents live."""
+"""What is known throughout one iteration: its number, its random keys, who is Byzantine, and where agents live."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from jaxbyz.protocol.placement import Places
 
-DELIVERY_STREAM = 2**32 - 1  # larger than any number of agents, whose keys are split from the same key
+DELIVERY_STREAM = 2**32 - 1  # `split` uses the streams 0 to K + 2 of the same key
 
 
 class IterationKeys(NamedTuple):
@@ -54,7 +54,7 @@ class Iteration(NamedTuple):
         return jnp.zeros_like(self.mask).at[self.present].set(True)
 
     def message(self, index: Int[Array, ""] | int, memory: Any) -> Iteration:
-        """Return what message number `index` knows. The only message of an iteration uses the keys of the iteration."""
+        """Return what is known during message number `index`; a constant index means that it is the only one."""
         return self._replace(keys=message_keys(self.keys, index), memory=memory, number=index)
 
 
@@ -67,7 +67,7 @@ def iteration_keys(run_key: PRNGKeyArray, step: Int[Array, ""], agents: int) -> 
 
 
 def message_keys(keys: IterationKeys, index: Int[Array, ""] | int) -> IterationKeys:
-    """Return the keys of one message; a constant index stands for the only message of an iteration."""
+    """Return the keys of message number `index`; the only message has a constant index and keeps these keys."""
     if isinstance(index, int):
         return keys
     names = ("gradients", "parameters", "delivery")

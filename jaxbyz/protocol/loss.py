@@ -29,7 +29,10 @@ class Loss:
 
 
 def with_loss(channel: Channel, drop: float, *, adversarial: bool = False) -> Channel:
-    """Lose messages with probability `drop`; if `adversarial`, every receiver loses the ⌈drop·n⌉ most helpful of n."""
+    """Lose messages with probability `drop`.
+
+    If `adversarial`, every receiver of n messages loses the ⌈drop·n⌉ honest ones that would help it most.
+    """
 
     def hear_gradients(now: Iteration, rule: Rule, memory: Any) -> Rule:
         return losing(now, channel.hear_gradients(now, rule, memory), gradients=True)

@@ -16,7 +16,7 @@ from jaxbyz.rules.base import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerMomentum:
-    """The momentum of messages: agents send m_t = βm_{t−1} + (1 − β)g_t, with m_0 = g_0."""
+    """The momentum of messages: in exchange t, agents send m_t = βm_{t−1} + (1 − β)g_t, with m_0 = g_0."""
 
     momentum: float | None = option(
         None, "agents send βm_{t−1} + (1 − β)g_t in the place of gradients; by default what the algorithm uses",

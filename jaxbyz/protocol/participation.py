@@ -96,7 +96,10 @@ class LastMessages(NamedTuple):
 
 
 def with_cached_messages(channel: Channel, present: int, *, adversarial: bool = False) -> Channel:
-    """Let a part of the agents take part, while the last gradient of the others counts; arguments as above."""
+    """Let a part of the agents take part, while the last gradient of the others counts.
+
+    Arguments are as in `with_participation`.
+    """
     ignoring = with_participation(channel, present, adversarial=adversarial)
 
     def init(K: int, D: int) -> Any:

@@ -30,8 +30,8 @@ from jaxbyz.sampling.rollout import Episodes
 
 # The weight of a new batch in the running mean and deviation of the targets is 1/(batches so far), but at least this.
 NEWEST_BATCH = 0.1
-# The scale is at least this, and at least this part of the mean: when all targets are nearly equal, their deviation
-# says nothing about the size of later errors.
+# Lower limits of the scale: an absolute one, and one relative to the mean. If all targets are nearly equal, their
+# deviation does not tell how large later errors will be.
 SMALLEST_SCALE, SMALLEST_PART = 1e-4, 0.1
 
 
@@ -189,8 +189,8 @@ def advantages(
         values: V(s_t).
         final_values: V of the observation after the last step, which is used if the episode was cut there.
         gamma: the discount γ.
-        gae_lambda: λ. With 1 the critic is only a baseline, except where it completes episodes that were cut; smaller
-            values use it instead of later rewards, which lowers the variance and adds the critic's error as a bias.
+        gae_lambda: λ. With 1 the critic is used only as a baseline, and as the value after a cut. Smaller values also
+            use it instead of later rewards, which lowers the variance and adds the critic's error as a bias.
     """
     after_last = jnp.where(episodes.terminated, 0.0, final_values)
     following = jnp.where(_next_step(episodes.alive), _next_step(values), after_last[None, :, None])

@@ -42,8 +42,8 @@ class Estimator:
             shifted and scaled to mean 0 and standard deviation 1 over each episode, and divided by the mean length of
             the episodes. It does not estimate ∇J, but its size is bounded.
         gamma: the discount γ.
-        horizon: the largest number of steps of an episode, H. Rewards after the end of an episode are zero, but a
-            constant baseline is subtracted up to H.
+        horizon: the largest number of steps of an episode, H. Rewards after the end of an episode are zero, but with
+            GPOMDP the baselines b_h of these steps are still subtracted.
         baseline: `"none"`; `"constant"`: b_h = b = `baseline_value`; `"leave-one-out"`: the mean over the *other*
             episodes of the batch, for every time step on its own with GPOMDP. These three leave the estimate unbiased.
             `"critic"`: q_t is the advantage Â_t of `jaxbyz.sampling.critic`, without the factor γ^t.
@@ -173,8 +173,8 @@ def gradient_over_steps(
     """Compute (1/M) ∇ function(θ, steps) for each agent.
 
     Args:
-        function: `(tree, steps of one agent […, L]) -> []`, a sum over steps that is constant in θ at steps that were
-            not taken.
+        function: `(tree, steps of one agent […, L]) -> []`, a sum over steps, in which the terms of steps that were not
+            taken have gradient zero.
         policy: says how parameters are arranged in a vector.
         parameters: `[A, D]`, θ of each agent.
         steps: leaves `[n, A, …, C, M]`.
@@ -252,7 +252,7 @@ def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episod
 def mean_ratio(policy: Policy, previous: Float[Array, "A D"], episodes: Episodes) -> Float[Array, " A"]:
     """Return the mean of π(a_t | s_t; θ')/π(a_t | s_t; θ) over all steps of each agent's episodes, drawn at θ.
 
-    Its expectation is 1 for every θ', so that it measures how far θ' is from θ by the noise of the ratios.
+    The expectation of each ratio is 1 for every θ'. The farther θ' is from θ, the more the mean scatters around 1.
 
     Args:
         policy: the policy π.

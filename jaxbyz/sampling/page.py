@@ -47,9 +47,10 @@ class Drawn(NamedTuple):
     """What A agents have after sampling.
 
     Attributes:
-        sampled: what is sent or reported. If the batch is used several times, its estimate is zero.
+        sampled: the estimate and the statistics of the batch. If the batch serves several messages, the estimate is a
+            placeholder of zeros, and `Sampler.estimate` computes that of every message.
         private: what stays with every agent, such as its trained critic; empty for nothing.
-        batch: the episodes, which stay with their agents; empty unless the batch is used several times.
+        batch: the episodes, which stay with their agents; empty unless the batch serves several messages.
         measured: what `measure_small` returns for a small batch, and 1 for a large one; empty without it.
     """
 
@@ -66,7 +67,7 @@ class Sampler(NamedTuple):
         init: `key -> private` of one agent: what it keeps for itself, such as its critic.
         large: `SamplingInputs -> Drawn`, for c_t = 1.
         small: `SamplingInputs -> Drawn`, for c_t = 0.
-        either: `(c_t, SamplingInputs) -> Drawn`. If all seeds share one coin, only the branch that it shows is run.
+        either: `(c_t, SamplingInputs) -> Drawn`. If all seeds share one coin, only its branch is run.
         estimate: `(Drawn, θ [A, D], i) -> Sampled`, with the estimate that message number i of the iteration holds.
     """
 

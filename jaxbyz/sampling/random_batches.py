@@ -1,4 +1,4 @@
-"""Large batches of random size: more episodes are sampled than count, so that one program serves every size."""
+"""Large batches of random size: one program samples the largest size and ignores the episodes that do not count."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def first_episodes(episodes: Episodes, size: Int[Array, " A"]) -> Episodes:
 def _counted_steps_only(episodes: Episodes) -> Float[Array, "1 A 1 1"]:
     """Return the factor that corrects whitened coefficients for episodes without steps.
 
-    `whitened_coefficients` divides by the mean length of all episodes of the batch and counts an episode without steps
-    as one step long. The factor is that sum of lengths divided by the number of steps that were taken.
+    An estimate from `whitened_coefficients` is divided by the number of sampled episodes and by the mean of
+    max(length, 1) over them, hence by the sum Σ max(length, 1). This factor replaces that sum by Σ length, the number
+    of steps that were taken.
     """
     lengths = episodes.lengths.astype(jnp.float32)
     return (jnp.sum(jnp.maximum(lengths, 1.0), axis=1) / jnp.sum(lengths, axis=1))[None, :, None, None]

@@ -42,7 +42,7 @@ def with_poisoned_rewards(
 ) -> Scorer:
     """Let Byzantine agents choose their rewards, knowing how every reward moves their estimate.
 
-    An agent keeps what it needs twice: a private critic knows the true rewards, and a public one those that it reports.
+    With critics, every agent has two: a private one for the true rewards, and a public one for those that it reports.
 
     Args:
         scorer: how honest agents score their episodes.
