@@ -50,12 +50,13 @@ class Limit(NamedTuple):
         return self.agents if self.limit is None else largest_below(self.limit, self.agents)
 
 
-def check_limits(limits: Iterable[Limit], unsafe: bool = False) -> None:
+def check_limits(limits: Iterable[Limit], unsafe: bool = False, option: str = "byzantine") -> None:
     """Refuse more Byzantine agents than components tolerate, in one message about all of them.
 
     Args:
         limits: those of all components of an algorithm.
         unsafe: allow it anyway.
+        option: the option that f comes from.
 
     Raises:
         UsageError: if f is too large for a component and `unsafe` is False.
@@ -63,7 +64,7 @@ def check_limits(limits: Iterable[Limit], unsafe: bool = False) -> None:
     broken: dict[str, list[str]] = {}
     for one in limits:
         if one.byzantine > one.tolerated:
-            met = f"byzantine={one.byzantine} of agents={one.agents} exceeds"
+            met = f"{option}={one.byzantine} of agents={one.agents} exceeds"
             text = f"the limit {one.limit} of {one.kind} {one.name}: at most {one.tolerated}"
             broken.setdefault(met, []).append(text)
     if broken and not unsafe:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable, Collection
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.registry import Registry, parse_assignments
+from jaxbyz.registry import Registry, convert, parse_assignments
 
 MAX_TEXT = 1000
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -78,18 +79,22 @@ def check_options(record: Any) -> None:
     Raises:
         UsageError: one line that names the option, its value and what is allowed.
     """
+    kinds = typing.get_type_hints(type(record))
     for declared in dataclasses.fields(record):
-        _check_option(declared, getattr(record, declared.name))
+        _check_option(declared, kinds[declared.name], getattr(record, declared.name))
 
 
-def _check_option(declared: Any, value: Any) -> None:
+def _check_option(declared: Any, kind: Any, value: Any) -> None:
     name, rule, optional = declared.name, declared.metadata, declared.default is None
+    may_be_object = Any in (kind, *typing.get_args(kind))
+    if not may_be_object:
+        convert(name, kind, value)
     if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_TEXT):
         raise UsageError(f"{name}={value[:60]!a}: must be printable text of at most {MAX_TEXT} characters")
     if optional and value is None:
         return
-    if rule["choices"] and isinstance(value, str):
-        check_choice(name, value, rule["choices"])
+    if rule["choices"] and (isinstance(value, str) or not may_be_object):
+        check_choice(name, str(value), rule["choices"])
     if rule["allowed"] is None or rule["allowed"].test(value):
         return
     shown = repr(value[:60]) if isinstance(value, str) else str(value).replace(" ", "").strip("(,)")

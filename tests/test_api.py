@@ -12,6 +12,7 @@ from jaxbyz.algorithms import algorithms
 from jaxbyz.protocol.graphs import metropolis_weights, ring
 from jaxbyz.rules import from_function
 from jaxbyz.rules.clipped_gossip import clipped_gossip
+from jaxbyz.sampling import tabular_mdp as tabular
 
 KEY = jax.random.key(0)
 MESSAGES = jax.random.normal(KEY, (7, 4))
@@ -56,3 +57,23 @@ def test_limits_refer_to_the_larger_of_the_assumed_and_the_real_number(name, byz
         build(environment, policy, **options)
     assert build(environment, policy, **options, unsafe=True).settings.defended == assumed
     build(environment, policy, **{**options, "byzantine": 1, "assumed_byzantine": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unsafe": "no"}, "unsafe='no' is not true or false"),
+        ({"baseline": 3}, "baseline='3' is unknown"),
+        ({"eta": "fast"}, "eta='fast' is not a number"),
+        ({"agents": 2.5}, "agents='2.5' is not a whole number"),
+        ({"delay": [1]}, "delay='\\[1\\]' is not a whole number"),
+        ({"optimiser": "sgd"}, "option='optimiser' is unknown; did you mean 'optimizer'"),
+        ({"settings": {"agents": 3}}, "settings=dict: must be `jaxbyz.Settings`"),
+        ({"byzantine": 1, "assumed_byzantine": 6, "aggregator": "krum"}, "assumed_byzantine=6 of agents=13 exceeds"),
+    ],
+)
+def test_wrong_values_of_every_type_end_in_one_line(options, message):
+    environment, policy = tabular.environment(), tabular.policy()
+    with pytest.raises(jb.UsageError, match=message) as refused:
+        jb.decbyzpg(environment, policy, **options)
+    assert "\n" not in str(refused.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from functools import wraps
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from jaxbyz.algorithms.base import Algorithm
 from jaxbyz.algorithms.settings import Settings, check_settings
 from jaxbyz.components import Limit, check_limits, limits_of_agreement, limits_of_rule, make_group_rules, make_rule
 from jaxbyz.environments import Environment, check_environment
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.channel_options import make_channel
 
@@ -103,7 +103,8 @@ class Traits(NamedTuple):
         limits += limits_of_rule(rule, channel.voters, most)
         if not self.central:
             limits += limits_of_agreement(settings.agreement, channel.present, most)
-        check_limits(limits, settings.unsafe)
+        larger = "byzantine" if most == settings.byzantine else "assumed_byzantine"
+        check_limits(limits, settings.unsafe, larger)
 
 
 Build = Callable[[Environment, Policy, Settings], Algorithm]
@@ -149,10 +150,11 @@ def algorithm(traits: Traits) -> Callable[[Build], Callable[..., Algorithm]]:
 
 
 def _with_options(settings: Settings, options: dict[str, Any]) -> Settings:
-    try:
-        return replace(settings, **options)
-    except TypeError as error:  # it names the option
-        raise UsageError(f"{str(error).partition('() ')[2]}; `jaxbyz.Settings` has all options") from None
+    if not isinstance(settings, Settings):
+        raise UsageError(f"settings={_shown(settings)}: must be `jaxbyz.Settings`; options are given by name")
+    for name in options:
+        check_choice("option", name, [declared.name for declared in fields(settings)])
+    return replace(settings, **options)
 
 
 def _shown(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import inspect
+from dataclasses import fields
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from jaxbyz.algorithms import algorithms
 from jaxbyz.attacks import attacks
 from jaxbyz.configuration.building import build
-from jaxbyz.configuration.config import FIELDS
+from jaxbyz.configuration.config import FIELDS, OPTION_GROUPS
 from jaxbyz.configuration.presets import PRESETS
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
@@ -193,6 +194,11 @@ def fuzzed(check, examples: int, part: int = 0) -> dict[str, int]:
 
 def test_every_option_is_fuzzed():
     assert set(REQUIRED) | set(OPTIONAL) == set(FIELDS) | {"preset"}
+
+
+def test_every_option_is_in_one_group_of_the_help_text():
+    grouped = [field.name for records in OPTION_GROUPS.values() for record in records for field in fields(record)]
+    assert sorted(grouped) == sorted(FIELDS)
 
 
 def test_a_few_configurations_fit_or_are_refused():
