@@ -15,6 +15,7 @@ import math
 import typing
 from collections.abc import Callable, Collection
 from dataclasses import field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,9 +80,15 @@ def check_options(record: Any) -> None:
     Raises:
         UsageError: one line that names the option, its value and what is allowed.
     """
-    kinds = typing.get_type_hints(type(record))
+    kinds = _types_of(record.__class__)
     for declared in dataclasses.fields(record):
         _check_option(declared, kinds[declared.name], getattr(record, declared.name))
+
+
+@cache
+def _types_of(record: type) -> dict[str, Any]:
+    """Return the types that a record declares for its options."""
+    return typing.get_type_hints(record)
 
 
 def _check_option(declared: Any, kind: Any, value: Any) -> None:

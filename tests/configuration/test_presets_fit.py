@@ -53,7 +53,15 @@ def test_every_algorithm_trains_on_every_task(env, algorithm, capsys):
         ),
     ],
 )  # fmt: skip
-def test_the_first_line_says_what_was_chosen(env, algorithm, first, capsys):
+def test_the_first_line_says_what_was_chosen(env, algorithm, first, capsys, monkeypatch):
+    """The run itself is left out: the slow test above trains."""
+
+    def start(config, out, reporter, **_):
+        with reporter:
+            pass
+
+    monkeypatch.setattr("jaxbyz.runs.run.run", start)
+    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train: train() or 0)
     options = ["--byzantine", "1", "--attack", "avg-zero"]
     assert main(["train", "--env", env, "--algorithm", algorithm, *options, *TINY]) == 0
     assert capsys.readouterr().err.splitlines()[0] == f"jaxbyz: {first}"
