@@ -157,14 +157,14 @@ Transferred = Callable[[Places, Measured], Bytes]
 def transferred_between_agents(
     channel: Channel, rule: Rule, agreement: Agreement | None, D: int, messages: int
 ) -> Transferred:
-    """Return how many bytes an iteration without a server takes.
+    """Return what counts the bytes of an iteration without a server: those sent, and those moved between devices.
 
     Args:
         channel: how messages travel.
         rule: the rule for gradients.
         agreement: how agents agree on parameters.
         D: the number of parameters.
-        messages: how many messages an iteration has.
+        messages: the number of messages per iteration.
     """
 
     def gathers(measured: Measured) -> Array | float:
@@ -206,7 +206,7 @@ def decentralised_moved(places: Places, rule: Rule, D: int, messages: int, round
 
 
 def transferred_with_server(channel: Channel, D: int, messages: int) -> Transferred:
-    """Return how many bytes an iteration with a server takes: parameters to every worker, and sampled gradients back.
+    """Return what counts the bytes of an iteration with a server: parameters to every worker, and gradients back.
 
     Between devices only estimates are moved, because every device holds a copy of the server's state.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from jaxbyz.cli.common import add_quiet_option, seed_number
+from jaxbyz.cli.common import add, add_shared, seed_number
 
 FILTERS = ("task", "federation", "entry", "attack")
 
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     one = action("run", "train the cells that are not finished")
     _add_choice(one, *FILTERS)
     one.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
-    one.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    add(one, "--jobs", "number of processes", 1, least=1, metavar="N")
     one.add_argument("--tuned", metavar="RESULTS", help="use the step sizes that `benchmark tune` found")
     one.add_argument(
         "--together", action="store_true",
@@ -35,15 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     one.add_argument("--part", metavar="I/N", help="only the I-th of N parts of the cells, for several machines")
     one.add_argument("--no-certify", action="store_true", help="do not certify the rules of the entries")
-    one.add_argument(
-        "--checkpoint-every", type=int, metavar="N",
-        help="write a checkpoint every N iterations (default: only on SIGINT and SIGTERM)",
-    )  # fmt: skip
-    add_quiet_option(one)
+    add_shared(one, "--checkpoint-every", "--quiet")
 
     one = action("verify", "run a random part of the results again and compare")
     _add_results(one)
-    one.add_argument("--count", type=int, default=3, help="number of results to run again (default 3)")
+    add(one, "--count", "number of results to run again", 3, least=1)
     one.add_argument("--seed", type=seed_number, default=0, help="seed of the random choice")
 
     one = action("table", "print the leaderboard")
@@ -67,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     one = action("tune", "choose step sizes with the tuning budget of the suite")
     _add_choice(one, "task", "entry")
     one.add_argument("--out", metavar="DIR", required=True, help="folder that keeps what was tried")
-    one.add_argument("--jobs", type=int, default=1, metavar="N", help="number of processes (default 1)")
+    add(one, "--jobs", "number of processes", 1, least=1, metavar="N")
 
 
 def _add_choice(parser: argparse.ArgumentParser, *names: str) -> None:

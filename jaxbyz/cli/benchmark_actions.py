@@ -31,7 +31,7 @@ from jaxbyz.benchmark.suite import Suite, load_suite, suite_names
 from jaxbyz.benchmark.table import attack_tables, both_tables
 from jaxbyz.benchmark.tuning import load_step_sizes, tune_if_missing
 from jaxbyz.benchmark.verify import choose, verify
-from jaxbyz.cli.common import check_at_least, message_printer, print_message, saying_what_is_replaced
+from jaxbyz.cli.common import message_printer, print_message, saying_what_is_replaced
 from jaxbyz.errors import UsageError
 from jaxbyz.files import json_text, write_output, write_output_text
 from jaxbyz.registry import import_options
@@ -64,7 +64,6 @@ def list_cells(arguments: argparse.Namespace) -> int:
 
 def run_suite(arguments: argparse.Namespace) -> int:
     """Train what is not finished and certify rules, here or in several processes."""
-    check_at_least(arguments, jobs=1)
     suite, entries = load_suite(arguments.suite), load_entries(arguments.entries)
     if arguments.tuned is not None:
         entries = with_step_sizes(suite, entries, load_step_sizes(arguments.tuned, suite))
@@ -93,7 +92,6 @@ def run_suite(arguments: argparse.Namespace) -> int:
 
 def verify_results(arguments: argparse.Namespace) -> int:
     """Run some results again and compare."""
-    check_at_least(arguments, count=1)
     suite = load_suite(arguments.suite)
     found = verify(suite, choose(arguments.results, suite, arguments.count, arguments.seed), print_message)
     for one in found:
@@ -150,7 +148,6 @@ def merge_results(arguments: argparse.Namespace) -> int:
 
 def tune_entries(arguments: argparse.Namespace) -> int:
     """Choose step sizes, here or in several processes."""
-    check_at_least(arguments, jobs=1)
     suite, entries, out = load_suite(arguments.suite), load_entries(arguments.entries), make_folder(arguments.out)
     check_tasks(suite, entries)
     tasks = select("task", arguments.task, list(dict.fromkeys(task for task, _ in suite.settings)))

@@ -104,14 +104,6 @@ def seed_number(text: str) -> int:
     return int(text)
 
 
-def check_at_least(arguments: argparse.Namespace, **limits: float) -> None:
-    """Refuse options that are smaller than their limit; None is accepted."""
-    for name, least in limits.items():
-        value = getattr(arguments, name)
-        if value is not None and not value >= least:
-            raise UsageError(f"{name}={value}: must be at least {least}")
-
-
 def add_policy_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that select a policy of a run folder."""
     from jaxbyz.configuration.config import OUTPUTS
@@ -157,11 +149,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "the end", metavar="N", type=int,
     )  # fmt: skip
     add(group, "--evaluate-episodes", "episodes per evaluation and seed", 20, metavar="M")
-
-
-def add_quiet_option(parser: argparse.ArgumentParser) -> None:
-    """Add --quiet."""
-    add_shared(parser, "--quiet")
 
 
 def message_printer(arguments: argparse.Namespace) -> Callable[[str], None]:
