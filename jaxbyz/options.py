@@ -18,6 +18,7 @@ from dataclasses import field
 from functools import cache
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxbyz.errors import UsageError, check_choice
@@ -92,6 +93,8 @@ def _types_of(record: type) -> dict[str, Any]:
 
 
 def _check_option(declared: Any, kind: Any, value: Any) -> None:
+    if isinstance(value, jax.core.Tracer):
+        return  # an input of the program that is being traced, whose values were checked before
     name, rule, optional = declared.name, declared.metadata, declared.default is None
     may_be_object = Any in (kind, *typing.get_args(kind))
     if not may_be_object:

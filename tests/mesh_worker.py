@@ -39,7 +39,8 @@ def process(folder: Path, devices: int) -> None:
 
     from jaxbyz.configuration.resolving import resolve
     from jaxbyz.errors import UsageError
-    from jaxbyz.runs.run import Interrupted, resume, run
+    from jaxbyz.runs.loop import Interrupted
+    from jaxbyz.runs.run import resume, run
 
     config, last = resolve(**CONFIG), jax.process_index() == jax.process_count() - 1
     reporter, said = StopAt(8) if last else None, []

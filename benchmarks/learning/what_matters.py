@@ -122,12 +122,9 @@ def row_name(experiment: str, task: str, variant: str) -> str:
 
 def measure(experiment: str, task: str, variant: Variant, coin: str, effort: Effort) -> dict[str, Any]:
     """Train all step sizes and seeds of a variant, for each p; return its row of the results."""
-    import jax
-    import jax.numpy as jnp
-
     from jaxbyz.benchmark.suite import load_suite
+    from jaxbyz.configuration.building import DATA
     from jaxbyz.configuration.resolving import resolve, to_dict
-    from jaxbyz.runs.plan import make_plan
     from jaxbyz.runs.run_folder import describe_environment
     from jaxbyz.runs.together import train_together
 
@@ -137,16 +134,14 @@ def measure(experiment: str, task: str, variant: Variant, coin: str, effort: Eff
         options["eta_end"] *= options["eta"]
     config = resolve("default", **options, coin=coin)
     started = time.monotonic()
-    plans = {p: [_plan(make_plan, config, p, seeds) for seeds in effort[1:]] for p in variant.p}
-    T = max(plan.iterations for both in plans.values() for plan in both)
-    train = train_together(replace(config, p=variant.p[0]), T)
     rows = []
-    for p, both in plans.items():
-        keys = jnp.concatenate([plan.keys for plan in both])
-        coins = [_longer(plan.coins, T, p) for plan in both]
-        metrics = train([0], np.array(effort.factors), keys, np.concatenate(coins) if coin == "own" else coins[1])
-        one_attack = jax.tree.map(lambda leaf: leaf[0], metrics)
-        rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, one_attack)})
+    for p in variant.p:
+        by_seeds = []  # tuning seeds and the others, whose shared coins differ
+        for seeds in effort[1:]:
+            own = replace(config, p=p, seed=seeds[0], seeds=len(seeds))
+            steps = [{n: getattr(own, n) * f for n in DATA if getattr(own, n) is not None} for f in effort.factors]
+            by_seeds.append(train_together([replace(own, **step) for step in steps]))
+        rows.append({"p": p, **_summary(effort, config.eta, config.trajectories, list(zip(*by_seeds, strict=True)))})
     return {
         "name": row_name(experiment, task, variant.name),
         "experiment": experiment,
@@ -159,25 +154,16 @@ def measure(experiment: str, task: str, variant: Variant, coin: str, effort: Eff
     }
 
 
-def _plan(make_plan: Any, config: Any, p: float, seeds: range) -> Any:
-    return make_plan(replace(config, p=p, seed=seeds[0], seeds=len(seeds)))
-
-
-def _longer(coins: np.ndarray, T: int, p: float) -> np.ndarray:
-    """Continue coins to T iterations; what lies beyond the budget is not counted."""
-    missing = [(0, 0)] * (coins.ndim - 1) + [(0, T - coins.shape[-1])]
-    return np.pad(coins, missing, constant_values=p == 1)
-
-
-def _summary(effort: Effort, eta: float, budget: int, metrics: Any) -> dict[str, Any]:
+def _summary(effort: Effort, eta: float, budget: int, runs: list[tuple[Any, ...]]) -> dict[str, Any]:
     """Return the average and the final return of every seed for each step size, and which step size is best."""
     from jaxbyz.report.statistics import window_averages
 
     average, final = [], []
-    for g in range(len(effort.factors)):
-        arrays = {"returns": metrics.returns[g], "trajectories": np.cumsum(metrics.batch[g], axis=1)}
-        both = window_averages(arrays, np.array([0.0, 0.9 * budget]), np.full(2, float(budget)))
-        both[~np.all(metrics.finite[g] == 1, axis=1)] = np.nan
+    for of_step_size in runs:
+        windows = np.array([0.0, 0.9 * budget]), np.full(2, float(budget))
+        both = np.concatenate([window_averages(run.metrics, *windows) for run in of_step_size])
+        finite = np.concatenate([np.all(run.metrics["finite"] == 1, axis=1) for run in of_step_size])
+        both[~finite] = np.nan
         average.append([float(f"{value:.5g}") for value in both[:, 0]])
         final.append([float(f"{value:.5g}") for value in both[:, 1]])
     tuning = np.nan_to_num(np.mean(np.array(average)[:, : len(effort.tuning_seeds)], axis=1), nan=-np.inf)

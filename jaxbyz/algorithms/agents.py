@@ -73,20 +73,23 @@ def sampling_inputs(
     return SamplingInputs(state.parameters, state.anchor, previous, keys, interferes, own, state.private)
 
 
-def make_optimizer(settings: Settings, iterations: int | None = None) -> optax.GradientTransformation:
+def make_optimizer(settings: Settings, iterations: int | Array | None = None) -> optax.GradientTransformation:
     """Return the optimizer of the settings.
 
-    If `eta_end` is set, the step size of a named optimizer decays to it linearly over `iterations`. Without
-    `iterations` it stays at `eta`, even if `eta_end` is set.
+    If `eta_end` is set, the step size of a named optimizer decays to it linearly over `iterations`, and stays there.
+    Without `iterations` it stays at `eta`, even if `eta_end` is set.
     """
     if not isinstance(settings.optimizer, str):
         return settings.optimizer
-    eta: Any = settings.eta
-    if settings.eta_end is not None:
-        eta = optax.constant_schedule(settings.eta)
-        if iterations is not None:
-            eta = optax.linear_schedule(settings.eta, settings.eta_end, iterations * settings.messages)
-    return getattr(optax, settings.optimizer)(eta)
+    eta, eta_end = settings.eta, settings.eta_end
+
+    def decaying(count: Array) -> Any:
+        if iterations is None:
+            return eta
+        assert eta_end is not None
+        return eta_end + (eta - eta_end) * (1.0 - jnp.minimum(count / (iterations * settings.messages), 1.0))
+
+    return getattr(optax, settings.optimizer)(eta if eta_end is None else decaying)
 
 
 def initial_state(key: PRNGKeyArray, parameters: Float[Array, "R D"], settings: Settings, **others: Any) -> State:

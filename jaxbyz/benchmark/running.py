@@ -22,10 +22,11 @@ from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.runs.folder_lock import BusyError, lock_folder
+from jaxbyz.runs.loop import Interrupted
+from jaxbyz.runs.members import groups_of_attacks
 from jaxbyz.runs.reporters import Reporter
-from jaxbyz.runs.run import Interrupted, ensure
+from jaxbyz.runs.run import ensure
 from jaxbyz.runs.run_folder import make_folder
-from jaxbyz.runs.together import groups_of_attacks, metrics_by_attack
 
 WORKING = ".working"  # folder of trainings that are not finished
 
@@ -109,7 +110,8 @@ def run_cells(
             found = [run.metrics]
         else:
             attacks = [cell.attack for cell in batch]
-            found = metrics_by_attack(train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks)))
+            runs = train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks))
+            found = [run.metrics for (run,) in runs]
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):
             options = options_of(suite, entries, cell)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbyz.algorithms import Metrics
 from jaxbyz.benchmark.entries import NO_ATTACK
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.configuration.building import DATA
 from jaxbyz.configuration.config import Config
-from jaxbyz.errors import UsageError
-from jaxbyz.runs.plan import make_plan
-from jaxbyz.runs.together import groups_of_attacks, train_together
+from jaxbyz.runs.loop import Experiment
+from jaxbyz.runs.members import groups_of_attacks
+from jaxbyz.runs.together import train_together
 
 
 class Sharing(NamedTuple):
@@ -38,27 +38,20 @@ def sharing_of(suite: Suite, attacks: Sequence[str]) -> Sharing | None:
 
 def train_planned(
     config: Config, attacks: Sequence[str], factors: np.ndarray, sharing: Sharing | None = None
-) -> Metrics:
-    """Train a configuration under these attacks, with its step size times these factors, for its own seeds.
+) -> list[list[Experiment]]:
+    """Train a configuration under each of these attacks, with its step size times each of these factors.
 
     Args:
         config: the configuration.
         attacks: attacks of a group of `groups_of_attacks`.
         factors: `[G]`.
-        sharing: if given, the program depends neither on the step size nor on the seeds or on `attacks`, except that
-            with small batches the number of iterations T depends on the coins of the seeds.
+        sharing: if given, the program depends neither on the step size nor on the seeds or on `attacks`.
 
     Returns:
-        Metrics `[attacks, factors, seeds, T]`.
-
-    Raises:
-        UsageError: if the estimator uses the step size, as `previous=realized` does.
+        The results: attack -> factor -> experiment.
     """
-    if config.previous == "realized" and not config.always_large:
-        raise UsageError("previous=realized: small batches use the step size, which is data here; give eta yourself")
-    plan = make_plan(config)
-    all_attacks, at_once = (tuple(attacks), None) if sharing is None else sharing
-    decay = None if config.eta_end is None else config.eta_end / config.eta
-    unit = replace(config, eta=1.0, eta_end=decay)
-    train = train_together(unit, plan.iterations, all_attacks, at_once)
-    return train([all_attacks.index(name) for name in attacks], config.eta * factors, plan.keys, plan.coins)
+    all_attacks, at_once = ((), None) if sharing is None else sharing
+    steps = [{n: getattr(config, n) * float(f) for n in DATA if getattr(config, n) is not None} for f in factors]
+    configs = [replace(config, attack=attack, **step) for attack in attacks for step in steps]
+    found = train_together(configs, all_attacks, at_once)
+    return [found[i : i + len(steps)] for i in range(0, len(found), len(steps))]

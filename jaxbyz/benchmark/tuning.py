@@ -30,7 +30,8 @@ from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.runs.together import groups_of_attacks
+from jaxbyz.runs.loop import Experiment
+from jaxbyz.runs.members import groups_of_attacks
 
 
 class Tuned(NamedTuple):
@@ -133,8 +134,10 @@ def average_returns(
     Returns:
         `[A, G]`, the mean return over that part and the seeds; NaN where a seed became non-finite.
     """
-    metrics = train_planned(config, attacks, factors, sharing)
-    sampled = np.cumsum(metrics.batch, axis=3)
-    weight = np.clip(sampled - (1 - share) * sampled[..., -1:], 0, metrics.batch)
-    averages = np.sum(metrics.returns * weight, axis=3) / np.sum(weight, axis=3)
-    return np.where(np.all(metrics.finite == 1, axis=(2, 3)), np.mean(averages, axis=2), np.nan)
+
+    def average(run: Experiment) -> float:
+        returns, batch, sampled = (run.metrics[name] for name in ("returns", "batch", "trajectories"))
+        weight = np.clip(sampled - (1 - share) * sampled[:, -1:], 0, batch)
+        return np.mean(np.sum(returns * weight, axis=1) / np.sum(weight, axis=1)) if run.finite else np.nan
+
+    return np.array([[average(run) for run in runs] for runs in train_planned(config, attacks, factors, sharing)])

@@ -36,8 +36,8 @@ from jaxbyz.errors import UsageError
 from jaxbyz.files import json_text, write_output, write_output_text
 from jaxbyz.registry import import_options
 from jaxbyz.reproduction.subprocesses import run_in_processes
+from jaxbyz.runs.loop import Interrupted
 from jaxbyz.runs.progress import make_progress
-from jaxbyz.runs.run import Interrupted
 from jaxbyz.runs.run_folder import make_folder
 
 # Options that processes with a part of the work receive.

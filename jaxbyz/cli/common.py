@@ -134,6 +134,10 @@ def load_runs(folders: Sequence[str]) -> list[RunData]:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `train` and `resume` share."""
     add_shared(parser, "--checkpoint-every")
+    add(
+        parser, "--stop-at", "end the run once the honest return reaches this: the mean over the last 100 trajectories "
+        "per agent and over all seeds, looked at every 20 iterations", metavar="RETURN", type=float,
+    )  # fmt: skip
     add(parser, "--mesh", "devices for seeds and agents, for example seeds=4,agents=2", metavar="SHAPE")
     add(
         parser, "--distributed", "join the processes that Slurm, Open MPI, Kubernetes or the JAX_… variables describe",
@@ -176,7 +180,7 @@ def silence_other_processes(arguments: argparse.Namespace) -> None:
 
 def run_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `run` and `resume` that the options of `add_run_options` set."""
-    return {"checkpoint_every": arguments.checkpoint_every, "mesh": arguments.mesh}
+    return {name: getattr(arguments, name) for name in ("checkpoint_every", "mesh", "stop_at")}
 
 
 class _Opening:
@@ -237,7 +241,7 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
     The codes are 0 for success, 3 if honest agents of a seed became non-finite, and 128 + the signal's number if a
     signal stopped the run.
     """
-    from jaxbyz.runs.run import Interrupted
+    from jaxbyz.runs.loop import Interrupted
 
     started = time.monotonic()
     try:

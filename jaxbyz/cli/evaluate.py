@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxbyz.runs.run_folder import load_run
     from jaxbyz.trained.evaluation import evaluate, evaluate_agents
 
-    data = load_run(arguments.folder)
+    data = load_run(arguments.folder, log=common.print_message)
     config = changed_environment(data.config, arguments.env_param)
     output = arguments.output or data.config.output
     if not data.policy:

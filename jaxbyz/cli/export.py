@@ -23,5 +23,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     chosen = {"run_seed": arguments.run_seed, "agent": arguments.agent, "output": arguments.output}
     with common.saying_what_is_replaced(arguments.out):
-        print(load_run(arguments.folder).export(arguments.out, **chosen))
+        print(load_run(arguments.folder, log=common.print_message).export(arguments.out, **chosen))
     return 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxbyz.configuration.agent_values import ASSIGNING
@@ -14,7 +13,6 @@ from jaxbyz.configuration.config import DEFAULTS, FIELDS, OPTION_GROUPS, TYPES
 from jaxbyz.configuration.presets import PRESETS
 from jaxbyz.configuration.resolving import Choice, choose, choose_preset
 from jaxbyz.errors import UsageError
-from jaxbyz.registry import parse_literal
 from jaxbyz.trained.start_from import with_task_of_start
 
 NAMED_METAVARS = {"kappa": "ROUNDS", "env_agents": "FILE", **dict.fromkeys(ASSIGNING, "NAME=VALUE")}
@@ -45,7 +43,7 @@ def _add_option(group: Any, name: str, described: Mapping[str, Any]) -> None:
     if described["choices"]:
         help_text += f" [{', '.join(described['choices'])}]"
     group.add_argument(
-        _flag(name), type=_parser_of(kind), default=argparse.SUPPRESS,
+        _flag(name), default=argparse.SUPPRESS,
         action=JoinedWithCommas if name in ASSIGNING else "store",
         metavar=NAMED_METAVARS.get(name) or METAVARS.get(kind, "NAME"), help=help_text,
     )  # fmt: skip
@@ -85,21 +83,6 @@ class JoinedWithCommas(argparse.Action):
         """Add a value."""
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, values if before is None else f"{before},{values}")
-
-
-def _parser_of(kind: Any) -> Callable[[str], Any]:
-    """Return how a text becomes a value of this type. A text that does not fit stays; `resolve` refuses it."""
-    if kind is str or typing.get_args(kind)[:1] == (str,):
-        return str
-    if kind == tuple[int, ...]:
-        return parse_widths
-    return parse_literal
-
-
-def parse_widths(text: str) -> Any:
-    """Return `16,16` as (16, 16), or the text if it is not a list of whole numbers."""
-    widths = tuple(parse_literal(part) for part in text.split(",") if part)
-    return widths if all(type(width) is int for width in widths) else text
 
 
 def options_given(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_ending(arguments.out, ".gif")
     check_width(arguments.width)
-    data, out = load_run(arguments.folder), Path(arguments.out)
+    data, out = load_run(arguments.folder, log=common.print_message), Path(arguments.out)
     theta = data.parameters(run_seed=arguments.run_seed, agent=arguments.agent, output=arguments.output)
     episode = render_episode(data.config, theta, seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")

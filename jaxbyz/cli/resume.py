@@ -15,7 +15,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the folder, the new length, and how to report."""
     common.add(parser, "out", "folder of an unfinished run, or of one to extend", metavar="DIR")
     common.add(
-        parser, "--trajectories", "extend the run, finished or not, to M trajectories per agent in total", type=int,
+        parser, "--trajectories", "let the run sample M trajectories per agent in total: more than planned, also if it "
+        "has finished, or fewer if it has not sampled as many yet", type=int,
         metavar="M",
     )  # fmt: skip
     common.add_run_options(parser)
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     common.silence_other_processes(arguments)
     config, total = load_config(arguments.out), arguments.trajectories
     if total is not None:
-        config = check_extension(config, total)
+        config = check_extension(Path(arguments.out), config, total)
     record = run_record.read(Path(arguments.out))
     reporter = common.make_reporter(config, arguments, name=record.get("name"), tags=record.get("tags", ()))
     settings = common.run_settings(arguments)

@@ -20,6 +20,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--out", "folder of the members' folders (default: `out` in the file)", metavar="DIR")
     checkpoints = "write a checkpoint every N iterations (default: `checkpoint_every` in the file)"
     add(parser, "--checkpoint-every", checkpoints, type=int, metavar="N")
+    side_by_side = "members that may be trained side by side in one program (default: `at_once` in the file, or 8)"
+    add(parser, "--at-once", side_by_side, type=int, metavar="N")
     add_shared(parser, "--deterministic", "--json", "--quiet")
 
 
@@ -27,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the sweep; the exit code is 1 if a member failed or became non-finite."""
     from jaxbyz.errors import UsageError
     from jaxbyz.files import json_text
+    from jaxbyz.runs.loop import Interrupted
     from jaxbyz.runs.progress import make_progress
-    from jaxbyz.runs.run import Interrupted
     from jaxbyz.runs.sweep import load_sweep, run_sweep
 
     sweep = load_sweep(arguments.file)
@@ -40,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
             sweep,
             out,
             checkpoint_every=arguments.checkpoint_every,
-            reporter=lambda total: make_progress(total, arguments.quiet),
+            at_once=arguments.at_once,
+            reporter=lambda total, left: make_progress(total, arguments.quiet, left),
             log=print_message,
             quiet=arguments.quiet,
         )

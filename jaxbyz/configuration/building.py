@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array
 
 from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.algorithms.agents import make_optimizer
+from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks import Attack
-from jaxbyz.components import make_policy
+from jaxbyz.attacks.one_of import one_of
+from jaxbyz.components import make_attack, make_policy
 from jaxbyz.configuration.agent_values import values_per_agent
 from jaxbyz.configuration.config import FIELDS, START_FROM, Config
 from jaxbyz.configuration.memory import check_memory
@@ -25,6 +28,12 @@ from jaxbyz.environments import Environment, heterogeneous
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.registry import Registry, named_files, parse_assignments
+from jaxbyz.training.layout import Vary
+
+# Options that are inputs of a program. What agents compute on their lanes has no numbers of its own per run: there,
+# runs side by side are one long axis of agents (`accelerate.batching.fold_mapped_axis`).
+DATA = ("eta", "eta_end")
+DECAY, ATTACK = "decay", "attack"  # further inputs: over how many iterations η decays, and which attack is used
 
 # (option `start`, number of parameters D) -> the learnt parameters [D] that it names
 ReadStart = Callable[[str, int], np.ndarray]
@@ -77,18 +86,80 @@ def build(
     return algorithms[config.algorithm].factory(environment, policy, settings)
 
 
+class Family(NamedTuple):
+    """Algorithms that differ in numbers only, which are inputs of the programs that they share.
+
+    Attributes:
+        template: one of them, with arbitrary numbers.
+        vary: returns the one with the numbers of `numbers_of`, and with a number `DECAY` if its step size decays. Of
+            several attacks, `ATTACK` is the position of the one that is used.
+        description: describes them in the same words for configurations that compile alike, or None if an option names
+            a file or folder, as that of a learned attack, because its contents may change.
+    """
+
+    template: Algorithm
+    vary: Vary
+    description: str | None
+
+
+def numbers_of(config: Config) -> dict[str, float]:
+    """Return the options of a configuration that are inputs of its programs. A constant step size has no `eta_end`."""
+    return {name: getattr(config, name) for name in DATA if getattr(config, name) is not None}
+
+
+def coins_are_data(config: Config) -> bool:
+    """Return whether the probability of a large batch is read by Common-Sample only, whose coins are data."""
+    draws = "p" not in config.traits.ignores and config.traits.draws_coins(config)
+    return draws and (config.kappa != "theorem" or config.agreement == "none")
+
+
+def without_numbers(config: Config, attack: str) -> Config:
+    """Return a configuration that is the same for all of a family under this attack."""
+    any_numbers: dict[str, Any] = dict.fromkeys(numbers_of(config), 0.5)
+    p = 0.5 if coins_are_data(config) else config.p
+    return replace(_essential(config, 1)[0], attack=attack, p=p, **any_numbers)
+
+
+def family_of(config: Config, attacks: Sequence[str] = (), read_start: ReadStart | None = None) -> Family:
+    """Return the family of a configuration, the same object for all configurations of the family.
+
+    Args:
+        config: a checked configuration.
+        attacks: the attacks that the programs have; by default that of the configuration alone.
+        read_start: as in `build`.
+    """
+    several = tuple(attacks) if len(attacks) > 1 else ()
+    essential = without_numbers(config, "none" if several else attacks[0] if attacks else config.attack)
+    files = [*files_of(essential), *(file for name in several for file in named_files(name))]
+    family = _family_once(essential, several, read_start, Registry.revision, tuple(map(_version, files)))
+    return family._replace(description=None) if files else family
+
+
+@lru_cache(maxsize=16)
+def _family_once(
+    config: Config, attacks: tuple[str, ...], read_start: ReadStart | None, revision: int, versions: tuple[Any, ...]
+) -> Family:
+    """Build a family; the cache is that of `_build_once`. All numbers of the configuration stand for any others."""
+    check_memory(config)
+    together = one_of([make_attack(name, config.agents, config.byzantine) for name in attacks]) if attacks else None
+    template, names = build(config, 1, attack=together, read_start=read_start), tuple(numbers_of(config))
+
+    def vary(numbers: Mapping[str, Array]) -> Algorithm:
+        inputs: dict[str, Any] = {name: numbers[name] for name in names}
+        own = replace(config, **inputs)
+        with jax.ensure_compile_time_eval():  # what does not depend on the numbers is computed now
+            optimizer = make_optimizer(own, numbers.get(DECAY))
+            settings = replace(own, optimizer=optimizer, attack=together or config.attack)
+            algorithm = algorithms[config.algorithm].factory(template.environment, template.policy, settings)
+        return starting_with_attack(algorithm, numbers[ATTACK]) if attacks else algorithm
+
+    return Family(template, vary, repr((config, attacks)))
+
+
 def cached_algorithm(config: Config, iterations: int = 1, read_start: ReadStart | None = None) -> Algorithm:
     """Return the algorithm of a configuration, the same object for configurations that compile to the same program."""
     versions = tuple(map(_version, files_of(config)))
     return _build_once(*_essential(config, iterations), read_start, Registry.revision, versions)
-
-
-def describe_algorithm(config: Config, iterations: int) -> str | None:
-    """Describe the algorithm of a configuration, in the same words for configurations that compile alike.
-
-    None if an option names a file or folder, as that of a learned attack, because its contents may change.
-    """
-    return None if files_of(config) else repr(_essential(config, iterations))
 
 
 def files_of(config: Config) -> list[str]:
@@ -110,7 +181,7 @@ def _version(path: str) -> tuple[str, int, int]:
 def _essential(config: Config, iterations: int) -> tuple[Config, int]:
     """Return the configuration without options that do not change the algorithm, and how long its step size decays."""
     seed = config.seed if config.start == "shared" else 0
-    essential = replace(config, seed=seed, seeds=1, trajectories=1, coin="shared", output="last")
+    essential = replace(config, seed=seed, seeds=1, trajectories=1, decay_over=None, coin="shared", output="last")
     return essential, 1 if config.eta_end is None else iterations
 
 

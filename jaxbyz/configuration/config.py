@@ -42,6 +42,7 @@ START = Allowed(
     f"own, shared, or {START_FROM}PATH with a run folder or an exported .npz file",
 )
 SEVERAL_SEEDS = Need(lambda config, _: config.seeds > 1, "there is one seed")
+DECAYS = Need(lambda config, _: config.eta_end is not None, "the step size is constant (eta_end=none)")
 COINS = Need(lambda config, traits: traits.draws_coins(config), "the batch sizes are not random")
 
 
@@ -73,6 +74,10 @@ class RunLength:
         choices=("shared", "own"), needs=[SEVERAL_SEEDS, COINS],
     )  # fmt: skip
     trajectories: int = option(8000, "trajectories to sample per agent", allowed=COUNT)
+    decay_over: int | None = option(
+        None, "trajectories over which the step size decays to eta_end, where it then stays; by default all",
+        allowed=COUNT, needs=[DECAYS],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +119,16 @@ class Config(StartAndResult, NetworkOptions, PolicyChoice, RunLength, TaskOption
     def server_samples_alone(self) -> bool:
         """Whether a server samples the small batches alone."""
         return self.traits.server_samples and self.small_batches != "workers"
+
+    @property
+    def decays_over(self) -> int | None:
+        """The trajectories over which the step size decays, or None if it is constant."""
+        return None if self.eta_end is None else self.decay_over or self.trajectories
+
+    def with_length(self, trajectories: int) -> Config:
+        """Return the configuration with another number of trajectories, whose step size decays as it does here."""
+        over = None if self.decays_over in (None, trajectories) else self.decays_over
+        return dataclasses.replace(self, trajectories=trajectories, decay_over=over)
 
     @property
     def network_options(self) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from jaxbyz.configuration.agent_values import as_text
-from jaxbyz.configuration.config import FIELDS, TYPES, Config
-from jaxbyz.registry import Registry, convert, parse_spec
+from jaxbyz.configuration.config import FIELDS, Config
+from jaxbyz.configuration.resolving import typed
+from jaxbyz.registry import Registry, parse_spec
 
 ASK_FOR_NOTHING = (
     None,
@@ -24,8 +24,7 @@ def without_effect(config: Config, given: dict[str, Any]) -> list[str]:
         config: the checked configuration that the options led to.
         given: the options that the user named, with their values.
     """
-    texts = {name: convert(name, TYPES[name], as_text(name, value)) for name, value in given.items()}
-    return [line for name, value in texts.items() for line in _lines(config, name, value)]
+    return [line for name, value in typed(given).items() for line in _lines(config, name, value)]
 
 
 def _lines(config: Config, name: str, value: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import typing
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATT
 from jaxbyz.configuration.task_presets import general_preset
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.registry import Registry, convert, parse_assignments
+from jaxbyz.registry import Registry, convert, parse_assignments, parse_literal
 
 # What other libraries and papers call our options.
 OTHER_NAMES = {
@@ -72,7 +73,8 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
         **options: fields of `Config`. The aggregator `"bucketing+rfa"` is short for the aggregator `"rfa"` with the
             pre-aggregator `"bucketing"`. If neither the options nor the preset name an aggregator, it is the mean if
             nobody is Byzantine. If they name no horizon, it is the environment's own time limit. A
-            smaller N than the preset's B reduces B to N, unless B is given too. Values of the preset that the
+            smaller N than the preset's B reduces B to N, unless B is given too. With another eta, the preset's eta_end
+            keeps its ratio to it, unless eta_end is given too. Values of the preset that the
             algorithm cannot use are replaced (`choose_preset`).
 
     Raises:
@@ -81,12 +83,25 @@ def resolve(preset: str | None = None, **options: Any) -> Config:
     return choose(preset, **options).config
 
 
+def typed(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options as their types. Numbers, None and lists may also be texts, written as on the command line."""
+    found = {}
+    for name, value in options.items():
+        value, kind = as_text(name, value), TYPES[name]
+        if isinstance(value, str) and kind == tuple[int, ...]:
+            parts = tuple(parse_literal(part) for part in value.split(",") if part)
+            value = parts if all(type(part) is int for part in parts) else value
+        elif isinstance(value, str) and not (kind is str or typing.get_args(kind)[:1] == (str,)):
+            value = parse_literal(value)
+        found[name] = convert(name, kind, value)
+    return found
+
+
 def choose(preset: str | None = None, **options: Any) -> Choice:
     """Return the configuration of `resolve`, the preset, and which of its values the algorithm replaced."""
     if unknown := [name for name in options if name not in FIELDS]:
         raise UsageError(unknown_option(unknown[0]))
-    texts = {name: as_text(name, value) for name, value in options.items()}
-    options = {name: convert(name, TYPES[name], value) for name, value in texts.items()}
+    options = typed(options)
     preset, fitting = choose_preset(convert("preset", str | None, preset), options)
     before, plus, last = options.get("aggregator", "").rpartition("+")
     if plus and "pre_aggregator" in options:
@@ -104,14 +119,15 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
         values["B"] = min(values.get("B", Config.B), max(1, options["N"]))
     if "horizon" not in values and (environment := _environment(values)) is not None:
         values["horizon"] = int(environment.limit or Config.horizon)
+    original = {**DEFAULTS, **PRESETS[preset][1]}
+    if "eta" in options and "eta_end" not in options and values.get("eta_end") is not None:
+        values["eta_end"] *= options["eta"] / original["eta"]
     config = check(Config(**values))
     if config.eta_end is not None and config.eta_end > config.eta:
-        whose = "" if "eta_end" in options else f" of preset {preset!r}"
         raise UsageError(
-            f"eta={config.eta:g} with eta_end={config.eta_end:g}{whose}: the step size would grow; give a smaller "
+            f"eta={config.eta:g} with eta_end={config.eta_end:g}: the step size would grow; give a smaller "
             "eta_end, or none for a constant step size"
         )
-    original = {**DEFAULTS, **PRESETS[preset][1]}
     return Choice(config, preset, {n: original[n] for n in fitting if original[n] != getattr(config, n)})
 
 

@@ -63,6 +63,7 @@ class Node:
         self.phase = "meeting"
         self.offered = (0, 0)  # where it can start: the iterations of its newest and of an older checkpoint, or 0
         self.rejoined = 0
+        self.output_at = int(self.programs.plan.output_at(self.form.iterations)[0])
         self.record = records.NodeRecord(self.programs.plan, self.K, self.form.parameters)
         self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
         self.status_file = records.StatusFile(folder)
@@ -167,7 +168,7 @@ class Node:
             parameters = self._agree(measured, proposed, m)
             state = proposed._replace(parameters=jnp.asarray(parameters)[None])
         self.record.add(self.t, measured, np.array(self.others.inbox.trust.suspected), np.asarray(state.parameters[0]))
-        self.record.outputs(self.t, int(self.programs.plan.output_at[0]), np.asarray(before.parameters[0]))
+        self.record.outputs(self.t, self.output_at, np.asarray(before.parameters[0]))
         self.state, self.t = state._replace(step=before.step + 1), self.t + 1
 
     def _estimate(self, measured: NodeIteration, state: State, drawn: Drawn | None, m: int) -> np.ndarray | None:

@@ -39,7 +39,7 @@ def load_federation(folder: str | Path) -> RunData:
         raise UsageError(
             f"{folder}: no honest node has finished; `jaxbyz federation status {folder}` shows where they are"
         )
-    runs = [load_run(folder / node_name(i)) for i in honest]
+    runs = [load_run(folder / node_name(i), unfinished=False) for i in honest]
     metrics = _metrics([run.metrics for run in runs], honest, K)
     paths = [read_arrays(folder / node_name(i) / "parameters.npz")["parameters"] for i in honest]
     metrics["diameter"] = _diameters(np.stack(paths), metrics["returns"].shape[1])[None]

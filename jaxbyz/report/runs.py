@@ -59,7 +59,7 @@ def load_runs(paths: Sequence[str | Path]) -> list[RunData]:
         below = sorted([*federations, *runs])
         folders += [path] if path in below or not below else below
     return [
-        load_federation(path) if is_federation(path) else load_run(path, unfinished=True)
+        load_federation(path) if is_federation(path) else load_run(path, log=lambda line: None)
         for path in dict.fromkeys(folders)
     ]
 

@@ -21,10 +21,11 @@ from jaxbyz.errors import UsageError
 from jaxbyz.files import add_row, read_rows
 from jaxbyz.report.statistics import smoothed
 from jaxbyz.reproduction.figures import ENVIRONMENTS, SETTINGS, PaperCurve
+from jaxbyz.runs.members import groups_of_attacks
 from jaxbyz.runs.reporters import Reporter
 from jaxbyz.runs.run import run
 from jaxbyz.runs.run_folder import describe_environment
-from jaxbyz.runs.together import groups_of_attacks, train_under_attacks
+from jaxbyz.runs.together import train_together
 
 ROW_FORMAT = 1
 
@@ -105,10 +106,8 @@ def train_and_record(
     """
     start = time.monotonic()
     (first, *others) = configs.values()
-    if others:
-        found = train_under_attacks(first, [config.attack for config in configs.values()])
-    else:
-        found = [run(first, None, reporter).metrics]
+    runs = train_together([first, *others]) if others else [run(first, None, reporter)]
+    found = [experiment.metrics for experiment in runs]
     seconds = round((time.monotonic() - start) / len(configs), 1)
     records = {}
     for (name, config), metrics in zip(configs.items(), found, strict=True):

@@ -37,13 +37,13 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         done: the number of iterations so far.
-        runs: the states of all seeds, `[seeds, …]`.
+        runs: the states of all seeds, `[seeds, …]`, or their arrays by path.
         history: the fields of `Metrics`, `[seeds, done, …]` each.
         policy: as in `RunData`, if a seed became non-finite: `runs` then lacks its last finite policies.
     """
 
     done: int
-    runs: Run
+    runs: Run | Arrays
     history: Arrays
     policy: Arrays
 
@@ -51,11 +51,10 @@ class Checkpoint(NamedTuple):
 def owner(config: Config) -> str:
     """Return a digest of everything that determines the numbers of a run up to a checkpoint.
 
-    With a constant step size, that is not the length of the run; a checkpoint then serves a longer run as well.
+    That is not the length of the run, but over what its step size decays; a checkpoint serves longer runs as well.
     """
-    values = to_dict(config)
-    if config.eta_end is None:
-        del values["trajectories"]
+    values = {**to_dict(config), "trajectories": config.decays_over}
+    del values["decay_over"]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -111,6 +110,16 @@ def _read(folder: Path, config: Config, like: Run, done: int) -> Checkpoint:
     return Checkpoint(done, runs, history, below("policy", arrays))
 
 
+def read_newest(folder: Path, config: Config) -> Arrays:
+    """Return the arrays of the newest undamaged checkpoint as `write` names them; empty if there is none."""
+    for done in reversed(_iterations(folder)):
+        try:
+            return read_state(_path(folder, done), owner(config))
+        except DamagedError:
+            continue
+    return {}
+
+
 def discard_after(folder: Path, done: int) -> None:
     """Remove the checkpoints after iteration `done`, which are damaged, and what killed processes left."""
     remove_leftovers(refuse_links(folder, FOLDER))
@@ -127,6 +136,11 @@ def remove_all(folder: Path) -> None:
 def has_any(folder: Path) -> bool:
     """Return whether the folder holds a checkpoint, damaged or not."""
     return bool(_iterations(folder))
+
+
+def newest(folder: Path) -> int:
+    """Return the iteration of the newest checkpoint, damaged or not, or 0."""
+    return max(_iterations(folder), default=0)
 
 
 def make_folder(folder: Path) -> Path:

@@ -1,9 +1,8 @@
-"""Extend a run: let it sample more trajectories than it was started with."""
+"""Change the length of a run: let it sample more trajectories than it was started with, or end it earlier."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.runs import checkpoints, run_folder
 from jaxbyz.runs.folder_lock import lock_folder
 from jaxbyz.runs.partial_results import PROGRESS
+from jaxbyz.runs.plan import make_plan
 from jaxbyz.runs.reporters import Reporter
 from jaxbyz.runs.run import Experiment, resume
 from jaxbyz.runs.run_folder import RunData
@@ -29,42 +29,42 @@ def extend(
 ) -> Experiment:  # fmt: skip
     """Let a run, finished or not, sample `trajectories` per agent in total.
 
-    With the same devices and versions, the result is bitwise that of a run which was asked for as many at once.
+    With the same devices and versions, the result is bitwise that of a run which was asked for as many at once. A step
+    size that decays does so over the trajectories that the run was started with, as with `decay_over`: it stays at
+    `eta_end` in a longer run, and does not reach it in a shorter one.
 
     Args:
         out: the run folder.
-        trajectories: the new total.
+        trajectories: the new total. If it is less than the run was started with, the run must not have finished.
         reporter: is told about the progress.
         log: receives messages about where the run continues.
         **settings: those of `resume`.
 
     Raises:
-        UsageError: if the run is longer already, its step size decays over its length, or no seed stayed finite.
+        UsageError: if the run has sampled more already, or no seed stayed finite.
     """
     folder = Path(out)
-    config = check_extension(run_folder.load_config(folder, to_continue=True), trajectories)
+    config = check_extension(folder, run_folder.load_config(folder, to_continue=True), trajectories)
     on_first_process(lambda: _prepare(folder, config, log))
     return resume(folder, reporter, log=log, **settings)
 
 
-def check_extension(config: Config, trajectories: int) -> Config:
-    """Return the configuration with more trajectories, or refuse."""
-    if trajectories < config.trajectories:
-        raise UsageError(f"trajectories={trajectories}: the run has {config.trajectories} already; give more")
-    if config.eta_end is not None and trajectories > config.trajectories:
-        raise UsageError(
-            f"trajectories={trajectories}: the step size of this run decays to eta_end={config.eta_end} over its "
-            "length, so that a longer run differs from the first iteration on; `jaxbyz train --from` continues from "
-            "its policy instead, and a run with `--eta-end none` can be extended"
-        )
-    return check(replace(config, trajectories=trajectories))
+def check_extension(folder: Path, config: Config, trajectories: int) -> Config:
+    """Return the configuration of the run in a folder with another number of trajectories, or refuse."""
+    done = checkpoints.newest(folder)
+    sampled = config.trajectories if run_folder.is_finished(folder) else 0
+    if not sampled and done:
+        sampled = make_plan(config).trajectories_after(done)
+    if trajectories < sampled:
+        raise UsageError(f"trajectories={trajectories}: the run has {sampled} already; give at least as many")
+    return check(config.with_length(trajectories))
 
 
 def _prepare(folder: Path, config: Config, log: Callable[[str], None]) -> None:
     """Make the folder one of an unfinished run with the new length; killed at any point, it can be resumed."""
     with lock_folder(folder):
         if run_folder.is_finished(folder) and run_folder.load_config(folder) != config:
-            data = run_folder.load_run(folder)
+            data = run_folder.load_run(folder, unfinished=False)
             if not data.metrics["finite"].all(axis=1).any():
                 raise UsageError(f"{folder}: no seed stayed finite; there is nothing to extend")
             try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import numpy as np
 
-from jaxbyz import training
 from jaxbyz.algorithms import Metrics
 from jaxbyz.configuration.config import Config
 from jaxbyz.runs.reporters import Progress
@@ -34,8 +35,8 @@ class History:
         self.policy: dict[str, np.ndarray] = {}
         self.steps = 0.0
 
-    def add(self, metrics: Metrics, runs: training.Run) -> None:
-        """Append the metrics `[seeds, n]` of the next n iterations, after which the runs are in this state."""
+    def add(self, metrics: Metrics, policies: Mapping[str, np.ndarray]) -> None:
+        """Append the metrics `[seeds, n]` of the next n iterations, after which the policies are these."""
         self.latest = with_trajectories(metrics)
         self.latest["trajectories"] += self.trajectories
         self.trajectories = self.latest["trajectories"][:, -1:]
@@ -46,16 +47,32 @@ class History:
         self.steps += environment_steps(self.config, metrics)
         self.finite &= np.all(metrics.finite, axis=1)
         if self.finite.any():
-            outputs = {"last": runs.state.parameters, "sampled": runs.outputs.sampled, "best": runs.outputs.best}
             self.policy = {
                 name: np.where(self.finite[:, None, None], values, self.policy.get(name, np.float32(np.nan)))
-                for name, values in training.to_host(outputs).items()
+                for name, values in policies.items()
             }
 
     def merge(self) -> Metrics:
         """Join all parts into one and return it."""
         self.parts = [_joined(self.parts)]
         return self.parts[0]
+
+    def mean_return(self, window: int) -> float:
+        """Return the mean honest return of the last `window` trajectories per agent, averaged over seeds.
+
+        -inf if a seed has not sampled as many yet.
+        """
+        last: list[Metrics] = []
+        for part in reversed(self.parts):
+            last.insert(0, jax.tree.map(lambda values: values[:, -window:], part))
+            if last[0].batch.shape[1] == window:
+                break
+        recent = _joined(last)
+        rest = np.cumsum(recent.batch[:, ::-1], axis=1)[:, ::-1] - recent.batch  # sampled after each iteration
+        weight = np.clip(window - rest, 0, recent.batch)
+        if (self.trajectories < window).any():
+            return -np.inf
+        return float(np.mean(np.sum(recent.returns * weight, axis=1) / window))
 
     def metrics(self) -> dict[str, np.ndarray]:
         """Return all metrics by name, with the cumulative number of trajectories per agent as `trajectories`."""

@@ -1,4 +1,4 @@
-"""The metrics and policies of a run so far, progress.npz, so that unfinished runs can be drawn."""
+"""The metrics and policies of a run so far, progress.npz, so that unfinished runs can be used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxbyz.algorithms import Metrics
+from jaxbyz.configuration.config import OUTPUTS, Config
 from jaxbyz.files import read_arrays, write_arrays
-from jaxbyz.runs.history import History
+from jaxbyz.runs import checkpoints
+from jaxbyz.runs.history import History, with_trajectories
 from jaxbyz.runs.state_file import below, under
 
 PROGRESS = "progress.npz"
@@ -36,9 +39,17 @@ class PartialResults:
             (self.folder / PROGRESS).unlink(missing_ok=True)
 
 
-def read_partial(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
-    """Return metrics and policies of an unfinished run as in `RunData`, or None if nothing was written yet."""
-    if not (folder / PROGRESS).exists():
+def read_partial(folder: Path, config: Config) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
+    """Return metrics and policies of an unfinished run as in `RunData`, or None if nothing was written yet.
+
+    They are those of progress.npz, or of a checkpoint if there is no such file.
+    """
+    if (folder / PROGRESS).exists():
+        arrays = read_arrays(folder / PROGRESS)
+        return {name: values for name, values in arrays.items() if "/" not in name}, below("policy", arrays)
+    arrays = checkpoints.read_newest(folder, config)
+    if not arrays:
         return None
-    arrays = read_arrays(folder / PROGRESS)
-    return {name: values for name, values in arrays.items() if "/" not in name}, below("policy", arrays)
+    last = {"last": arrays["runs/state/parameters"], **below("runs/outputs", arrays)}
+    policies = below("policy", arrays) or {name: last[name] for name in OUTPUTS}
+    return with_trajectories(Metrics(**below("history", arrays))), policies  # type: ignore[arg-type]

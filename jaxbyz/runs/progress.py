@@ -4,34 +4,45 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from jaxbyz.runs.reporters import Progress, Reporter, ReporterGroup
 
+Describe = Callable[[Progress], str]
+
 
 class Pace:
-    """Speed and remaining time, measured from the first report on to exclude compilation."""
+    """Speed and remaining time as they are now: over the last seconds, so that they follow the load of the machine.
 
-    def __init__(self) -> None:
-        self.first: tuple[float, Progress] | None = None
+    Compilation, which comes before the first report, does not count.
+    """
+
+    def __init__(self, seconds: float = 30.0):
+        self.seconds = seconds
+        self.recent: deque[tuple[float, int, float]] = deque()  # time, iterations and steps so far
 
     def __call__(self, progress: Progress) -> tuple[float, float] | None:
         """Return environment steps per second and the remaining seconds, or None for the first report."""
         now = time.monotonic()
-        if self.first is None:
-            self.first = now, progress
+        self.recent.append((now, progress.iteration, progress.steps))
+        while len(self.recent) > 2 and self.recent[1][0] <= now - self.seconds:
+            self.recent.popleft()
+        since, iteration, steps = self.recent[0]
+        if iteration == progress.iteration:
             return None
-        since, before = self.first
-        elapsed, iterations = max(now - since, 1e-9), progress.iteration - before.iteration
-        left = elapsed * (progress.iterations - progress.iteration) / max(iterations, 1)
-        return (progress.steps - before.steps) / elapsed, left
+        elapsed = max(now - since, 1e-9)
+        left = elapsed * (progress.iterations - progress.iteration) / (progress.iteration - iteration)
+        return (progress.steps - steps) / elapsed, left
 
 
 class Lines:
     """Prints one plain line every few seconds at most."""
 
-    def __init__(self, total: int, every: float = 10.0):
+    def __init__(self, total: int, every: float = 10.0, more: Describe | None = None):
+        self.more = more
         self.total, self.every, self.started, self.last = total, every, time.monotonic(), 0.0
         self.pace = Pace()
 
@@ -49,9 +60,11 @@ class Lines:
         if now - self.last < self.every and progress.iteration < progress.iterations:
             return
         self.last = now
+        speed = "" if pace is None else f", {pace[0]:,.0f} steps per second, {pace[1]:.0f} s left"
+        more = "" if self.more is None else f"; sweep: {self.more(progress)}"
         print(
-            f"{progress.trajectories}/{self.total} trajectories  return {progress.honest_return:.1f}  "
-            f"{now - self.started:.0f} s" + ("" if pace is None else f"  {pace[0]:,.0f} steps/s  {pace[1]:.0f} s left"),
+            f"{progress.trajectories} of {self.total} trajectories per agent, honest return "
+            f"{progress.honest_return:.1f}, {now - self.started:.0f} s{speed}{more}",
             file=sys.stderr,
             flush=True,
         )
@@ -60,12 +73,12 @@ class Lines:
 class Bar:
     """Shows a bar with trajectories per agent, honest return, speed, elapsed and remaining time, within 80 columns."""
 
-    def __init__(self, total: int):
+    def __init__(self, total: int, more: Describe | None = None):
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        self.total, self.pace = total, Pace()
+        self.total, self.pace, self.more = total, Pace(), more
         self.bar = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -79,6 +92,8 @@ class Bar:
     def __enter__(self) -> Bar:
         self.bar.start()
         self.task: Any = self.bar.add_task("compiling", total=None, numbers="", left="")
+        if self.more is not None:
+            self.sweep: Any = self.bar.add_task("sweep", total=None, numbers="", left="", visible=True)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -96,6 +111,8 @@ class Bar:
             + ("" if pace is None else f"  {pace[0] / 1e6:.2f} M steps/s"),
             left="" if pace is None else f"{timedelta(seconds=round(pace[1]))} left",
         )
+        if self.more is not None:
+            self.bar.update(self.sweep, description=f"sweep: {self.more(progress)}")
 
 
 def someone_watches() -> bool:
@@ -103,8 +120,14 @@ def someone_watches() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def make_progress(total: int, quiet: bool) -> Reporter:
-    """Return the reporter that suits standard error; `total` is the number of trajectories per agent."""
+def make_progress(total: int, quiet: bool, more: Describe | None = None) -> Reporter:
+    """Return the reporter that suits standard error.
+
+    Args:
+        total: the number of trajectories per agent.
+        quiet: whether nothing is to be printed.
+        more: describes how far the sweep is that the run belongs to.
+    """
     if quiet:
         return ReporterGroup()
-    return Bar(total) if sys.stderr.isatty() else Lines(total)
+    return Bar(total, more) if sys.stderr.isatty() else Lines(total, more=more)

@@ -3,80 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxbyz import training
-from jaxbyz.algorithms import Metrics
-from jaxbyz.configuration.building import describe_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.runs import checkpoints, run_folder, run_record
-from jaxbyz.runs.checkpoints import Checkpoint
 from jaxbyz.runs.folder_lock import lock_folder
-from jaxbyz.runs.history import History
-from jaxbyz.runs.partial_results import PartialResults
+from jaxbyz.runs.loop import Experiment, train
+from jaxbyz.runs.members import Batch, Member
 from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.runs.progress import make_progress, someone_watches
 from jaxbyz.runs.reporters import Reporter
 from jaxbyz.runs.settings import RunSettings, make_settings, stored_settings
-from jaxbyz.runs.signals import StopRequest, catch_stop_request
-from jaxbyz.runs.state_file import to_arrays, write_state
-from jaxbyz.trained.methods import PolicyMethods
 from jaxbyz.trained.start_from import with_digest, with_task_of_start
-from jaxbyz.training.processes import is_first_process, max_over_processes, on_first_process
+from jaxbyz.training.processes import on_first_process
 
-SEGMENT = 20  # iterations per compiled call
 NO_RUN, UNFINISHED, FINISHED = range(3)  # what a folder holds
 
 
 def _ignore(line: str) -> None:
     """Drop a message."""
-
-
-class Results(NamedTuple):
-    """What an experiment has produced.
-
-    Attributes:
-        config: its configuration.
-        metrics: as in `RunData`.
-        policy: as in `RunData`.
-        finite: whether every seed stayed finite throughout.
-    """
-
-    config: Config
-    metrics: dict[str, np.ndarray]
-    policy: dict[str, np.ndarray]
-    finite: bool
-
-
-class Experiment(Results, PolicyMethods):
-    """A finished experiment: its results, and what can be done with the learnt policy."""
-
-
-class Interrupted(Exception):  # noqa: N818 (it is not an error)
-    """A signal stopped the run, which left a checkpoint.
-
-    Attributes:
-        folder: the run folder.
-        done: the number of iterations so far.
-        signal: the number of the signal.
-    """
-
-    def __init__(self, folder: Path, done: int, number: int):
-        super().__init__(
-            f"stopped at iteration {done} by {signal.Signals(number).name}; `jaxbyz resume {folder}` continues it"
-        )
-        self.folder, self.done, self.signal = folder, done, number
 
 
 def run_experiment(
@@ -107,6 +61,7 @@ def run(
     *,
     checkpoint_every: int | None = None,
     mesh: str | None = None,
+    stop_at: float | None = None,
     name: str | None = None,
     tags: Sequence[str] = (),
 ) -> Experiment:
@@ -121,6 +76,8 @@ def run(
         reporter: is told about the progress.
         checkpoint_every: also write a checkpoint every this many iterations.
         mesh: devices for seeds and agents, `"seeds=4,agents=2"`, of all processes if there are several.
+        stop_at: end the run once the honest return of the last 100 trajectories per agent, averaged over seeds,
+            reaches this.
         name: a name for run.json; by default that of the folder.
         tags: tags for run.json.
 
@@ -129,14 +86,15 @@ def run(
         Interrupted: if a signal stopped the run; `resume(out)` continues it.
     """
     run_record.check_labels(name, tags)
-    config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh)
+    config, settings = with_digest(config), make_settings(out, checkpoint_every, mesh, stop_at)
     plan = make_plan(config)
     settings = settings.with_shape(plan)
     if settings.folder is None:
-        return _train(config, plan, settings, reporter)
+        return train(Batch([Member(plan)]), settings, reporter)[0]
     with contextlib.ExitStack() as stack:
         on_first_process(partial(_claim, settings.folder, stack, fresh=True))
-        return _start(config, plan, settings, reporter, name, tags)
+        write_start(plan, settings, name, tags)
+        return train(Batch([Member(plan, settings.folder)]), settings, reporter)[0]
 
 
 def resume(
@@ -145,6 +103,7 @@ def resume(
     *,
     checkpoint_every: int | None = None,
     mesh: str | None = None,
+    stop_at: float | None = None,
     log: Callable[[str], None] = _ignore,
     quiet: bool = False,
 ) -> Experiment:
@@ -157,11 +116,12 @@ def resume(
         reporter: is told about the progress.
         checkpoint_every: by default what the run was started with.
         mesh: by default what the run was started with; on another mesh the numbers agree up to rounding.
+        stop_at: as for `run`; by default what the run was started with.
         log: receives messages about where the run continues and about damaged checkpoints.
         quiet: whether `log` receives warnings only.
     """
-    settings: dict[str, Any] = {"checkpoint_every": checkpoint_every, "mesh": mesh, "log": log, "quiet": quiet}
-    return ensure(run_folder.load_config(out), out, reporter, **settings)
+    settings: dict[str, Any] = {"checkpoint_every": checkpoint_every, "mesh": mesh, "stop_at": stop_at}
+    return ensure(run_folder.load_config(out), out, reporter, log=log, quiet=quiet, **settings)
 
 
 def ensure(
@@ -171,6 +131,7 @@ def ensure(
     *,
     checkpoint_every: int | None = None,
     mesh: str | None = None,
+    stop_at: float | None = None,
     log: Callable[[str], None] = _ignore,
     quiet: bool = False,
 ) -> Experiment:
@@ -178,28 +139,56 @@ def ensure(
 
     The arguments are those of `run` and `resume`.
     """
-    config = with_digest(config)
-    settings, plan, folder = make_settings(out, checkpoint_every, mesh), make_plan(config), Path(out)
-    say = _ignore if quiet else log
+    settings = make_settings(out, checkpoint_every, mesh, stop_at)
     with contextlib.ExitStack() as stack:
-        stage = on_first_process(partial(_claim, folder, stack))
-        if stage == NO_RUN:
-            return _start(config, plan, settings.with_shape(plan), reporter)
-        if run_folder.load_config(folder, to_continue=stage == UNFINISHED) != config:
-            raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
-        if stage == FINISHED:
-            data = run_folder.load_run(folder)
-            if run_folder.is_writable(folder):  # a kill may have left the checkpoints of a finished run
-                on_first_process(lambda: checkpoints.remove_all(folder))
-            say(f"{folder} is finished; there is nothing to resume")
-            return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"])))
-        settings = settings.with_stored(stored_settings(folder), log)
-        start = checkpoints.restore(folder, config, plan.algorithm, settings.shape, log)
-        done = 0 if start is None else start.done
-        on_first_process(lambda: checkpoints.discard_after(folder, done))
-        on_first_process(lambda: run_folder.write_environment(folder))
-        say(f"resuming {folder} at iteration {done} of {plan.iterations}")
-        return _train(config, plan, settings, reporter, start)
+        member, settings = prepare(make_plan(with_digest(config)), settings, stack, log, quiet)
+        return train(Batch([member]), settings, reporter)[0] if isinstance(member, Member) else member
+
+
+def prepare(
+    plan: Plan,
+    settings: RunSettings,
+    stack: contextlib.ExitStack,
+    log: Callable[[str], None] = _ignore,
+    quiet: bool = False,
+) -> tuple[Member | Experiment, RunSettings]:
+    """Lock the folder of a run until the stack is closed, and start or restore the run, or read its results.
+
+    Args:
+        plan: the plan of the run.
+        settings: how it is carried out, with its folder.
+        stack: holds the lock.
+        log: as for `resume`.
+        quiet: as for `resume`.
+
+    Returns:
+        The run as it is now, or the results of a finished one, and the settings with those that are stored.
+
+    Raises:
+        UsageError: if the folder holds something else or is in use.
+    """
+    config, folder, say = plan.config, settings.folder, _ignore if quiet else log
+    assert folder is not None
+    stage = on_first_process(partial(_claim, folder, stack))
+    if stage == NO_RUN:
+        settings = settings.with_shape(plan)
+        write_start(plan, settings)
+        return Member(plan, folder), settings
+    if run_folder.load_config(folder, to_continue=stage == UNFINISHED) != config:
+        raise UsageError(f"{folder}: holds a run of another configuration; nothing was changed")
+    if stage == FINISHED:
+        data = run_folder.load_run(folder, unfinished=False)
+        if run_folder.is_writable(folder):  # a kill may have left the checkpoints of a finished run
+            on_first_process(lambda: checkpoints.remove_all(folder))
+        say(f"{folder} is finished; there is nothing to resume")
+        return Experiment(config, data.metrics, data.policy, bool(np.all(data.metrics["finite"]))), settings
+    settings = settings.with_stored(stored_settings(folder), log)
+    start = checkpoints.restore(folder, config, plan.family.template, settings.shape, log)
+    done = 0 if start is None else start.done
+    on_first_process(lambda: checkpoints.discard_after(folder, done))
+    on_first_process(lambda: run_folder.write_environment(folder))
+    say(f"resuming {folder} at iteration {done} of {plan.iterations}")
+    return Member(plan, folder, start), settings
 
 
 def _claim(folder: Path, stack: contextlib.ExitStack, fresh: bool = False) -> int:
@@ -223,70 +212,14 @@ def _claim(folder: Path, stack: contextlib.ExitStack, fresh: bool = False) -> in
     return NO_RUN
 
 
-def _start(
-    config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None,
-    name: str | None = None, tags: Sequence[str] = (),
-) -> Experiment:  # fmt: skip
-    """Write what a run folder holds from the start, and train."""
+def write_start(plan: Plan, settings: RunSettings, name: str | None = None, tags: Sequence[str] = ()) -> None:
+    """Write what a run folder holds from the start."""
     folder = settings.folder
     assert folder is not None
 
     def write() -> None:
         settings.store()
-        run_folder.write_start(folder, config)
+        run_folder.write_start(folder, plan.config)
         run_record.write_start(folder, name, tags)
 
     on_first_process(write)
-    return _train(config, plan, settings, reporter)
-
-
-def _train(
-    config: Config, plan: Plan, settings: RunSettings, reporter: Reporter | None, start: Checkpoint | None = None
-) -> Experiment:
-    """Train all segments from a checkpoint on, report, write checkpoints, and write the results."""
-    history, folder, every, T = History(config), settings.folder, settings.checkpoint_every, plan.iterations
-    started, partial_results = time.monotonic(), PartialResults(folder if is_first_process() else None)
-    runs: training.Run | None = None
-    done = 0
-    if start is not None:
-        done, runs, past, history.policy = start
-        history.add(Metrics(**past), start.runs)  # type: ignore[arg-type]
-    description = describe_algorithm(config, T)
-    segments = training.segments(
-        *plan, length=SEGMENT, every=every, runs=runs, done=done, shape=settings.shape, description=description
-    )
-    with contextlib.ExitStack() as stack:
-        stop_request = StopRequest() if folder is None else stack.enter_context(catch_stop_request())
-        if reporter is not None:
-            stack.enter_context(reporter)
-        for segment in segments:
-            runs = segment.runs
-            history.add(segment.metrics, runs)
-            if reporter is not None:
-                reporter.update(history.progress(T))
-            if not history.finite.any():
-                break
-            if folder is None or segment.done == T:
-                continue
-            stop_signal = max_over_processes(stop_request.signal)
-            if stop_signal or (every and segment.done % every == 0):
-                lost = {} if history.finite.all() else history.policy
-                checkpoint = Checkpoint(segment.done, runs, history.merge()._asdict(), lost)
-                checkpoints.save(folder, config, checkpoint)
-            partial_results.update(history, now=bool(stop_signal))
-            if stop_signal:
-                on_first_process(partial(run_record.add_seconds, folder, time.monotonic() - started, False))
-                raise Interrupted(folder, segment.done, stop_signal)
-    metrics, policy = history.metrics(), history.policy
-    if folder is not None:
-        state = to_arrays(runs)
-
-        def finish() -> None:
-            write_state(folder / run_folder.STATE, state, checkpoints.owner(config))
-            run_folder.write_results(folder, metrics, policy)
-            partial_results.remove()
-            run_record.add_seconds(folder, time.monotonic() - started, True)
-            checkpoints.remove_all(folder)
-
-        on_first_process(finish)
-    return Experiment(config, metrics, policy, bool(history.finite.all()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -213,7 +214,11 @@ def _missing_run(folder: Path) -> str:
     return f"{folder}: is a folder of runs; name one of them: {', '.join(map(str, below[:NAMED_RUNS]))}{others}"
 
 
-def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=3)
+
+
+def load_run(path: str | Path, *, unfinished: bool = True, log: Callable[[str], None] = _warn) -> RunData:
     """Read a run from its folder.
 
     The rules and attacks of the run need not be registered in this process, unless they are to be used again.
@@ -221,6 +226,7 @@ def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:
     Args:
         path: the run folder.
         unfinished: also accept a run that is not finished; its metrics and policies are those that it last wrote.
+        log: receives a line if the run is not finished; by default it is a warning.
 
     Raises:
         UsageError: if there is no such run, or a file is damaged or not one of a run.
@@ -228,11 +234,12 @@ def load_run(path: str | Path, *, unfinished: bool = False) -> RunData:
     folder = Path(path)
     config = load_config(folder, names=False)
     finished = is_finished(folder)
-    partial = read_partial(folder) if unfinished and not finished else None
+    partial = read_partial(folder, config) if unfinished and not finished else None
     if finished:
         metrics, policy = read_arrays(folder / "metrics.npz"), _read_if_there(read_arrays, folder / "policy.npz")
     elif partial is not None:
         metrics, policy = partial
+        log(f"{path} is not finished: what follows is its state after iteration {partial[0]['batch'].shape[1]}")
     else:
         wrote_nothing = " and has written no results yet" if unfinished else " (metrics.npz missing)"
         raise UsageError(f"{path}: the run is not finished{wrote_nothing}; `jaxbyz resume {path}` continues it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -25,11 +26,13 @@ class StoredSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         checkpoint_every: as in `RunSettings`.
         mesh: the shape of the mesh as text, or None.
         automatic: as in `RunSettings`.
+        stop_at: as in `RunSettings`.
     """
 
     checkpoint_every: int | None = None
     mesh: str | None = None
     automatic: bool = False
+    stop_at: float | None = None
 
 
 class RunSettings(NamedTuple):
@@ -40,12 +43,14 @@ class RunSettings(NamedTuple):
         checkpoint_every: iterations between two checkpoints; None writes one only when the run is interrupted.
         shape: the number of devices along each axis of the mesh, or None to choose it automatically.
         automatic: whether `shape` was chosen automatically when the run started; False if the user requested it.
+        stop_at: end the run once the mean over seeds of the last 100 returns reaches this; None for no early end.
     """
 
     folder: Path | None = None
     checkpoint_every: int | None = None
     shape: Shape | None = None
     automatic: bool = False
+    stop_at: float | None = None
 
     def with_shape(self, plan: Plan) -> RunSettings:
         """Check a requested shape; otherwise choose one, and keep it in the settings so that `resume` can use it again.
@@ -64,7 +69,8 @@ class RunSettings(NamedTuple):
         A mesh that was chosen automatically is used again only if it fits the devices.
         """
         every = self.checkpoint_every or stored.checkpoint_every
-        settings = make_settings(self.folder, every, None)._replace(shape=self.shape)
+        stop_at = stored.stop_at if self.stop_at is None else self.stop_at
+        settings = make_settings(self.folder, every, None, stop_at)._replace(shape=self.shape)
         if self.shape is not None or stored.mesh is None:
             return settings
         shape = parse_shape(stored.mesh)
@@ -76,7 +82,8 @@ class RunSettings(NamedTuple):
     def store(self) -> None:
         """Write what `resume` needs to know."""
         assert self.folder is not None
-        stored = StoredSettings(self.checkpoint_every, None if self.shape is None else str(self.shape), self.automatic)
+        shape = None if self.shape is None else str(self.shape)
+        stored = StoredSettings(self.checkpoint_every, shape, self.automatic, self.stop_at)
         if stored != StoredSettings():
             write_json(make_folder(self.folder) / FILE, msgspec.to_builtins(stored))
 
@@ -87,7 +94,9 @@ def stored_settings(folder: Path) -> StoredSettings:
     return read_json(path, StoredSettings) if path.exists() else StoredSettings()
 
 
-def make_settings(out: str | Path | None, checkpoint_every: int | None, mesh: str | None) -> RunSettings:
+def make_settings(
+    out: str | Path | None, checkpoint_every: int | None, mesh: str | None, stop_at: float | None = None
+) -> RunSettings:
     """Return checked settings.
 
     Raises:
@@ -98,4 +107,6 @@ def make_settings(out: str | Path | None, checkpoint_every: int | None, mesh: st
     if checkpoint_every is not None and out is None:
         raise UsageError(f"checkpoint_every={checkpoint_every}: needs the option out, the folder for checkpoints")
     folder = None if out is None else Path(out)
-    return RunSettings(folder, checkpoint_every, None if mesh is None else parse_shape(str(mesh)))
+    if stop_at is not None and not math.isfinite(stop_at):
+        raise UsageError(f"stop_at={stop_at}: must be a finite return")
+    return RunSettings(folder, checkpoint_every, None if mesh is None else parse_shape(str(mesh)), stop_at=stop_at)

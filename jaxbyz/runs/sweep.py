@@ -1,7 +1,11 @@
-"""A sweep: one run for every combination of options that a TOML file lists:
+"""A sweep: one run for every combination of options that a TOML file lists.
+
+Members that differ in the step size, attacks, or the seed of a run without random batch sizes are trained side by side
+in one compiled program (`jaxbyz.runs.members`).
 
 out = "runs/attacks"          # folder of the members' run folders
 checkpoint_every = 200
+at_once = 8                   # members that may be trained side by side
 [fixed]                       # options of every member, and `preset`
 seeds = 10
 byzantine = 3
@@ -17,27 +21,37 @@ import hashlib
 import itertools
 import math
 import re
+import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from jaxbyz.configuration.building import without_numbers
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.files import read_toml, reason, write_text
 from jaxbyz.runs.folder_lock import BusyError
-from jaxbyz.runs.reporters import Reporter
-from jaxbyz.runs.run import Experiment, Interrupted, ensure
-from jaxbyz.runs.run_folder import make_folder
-from jaxbyz.runs.settings import make_settings
+from jaxbyz.runs.loop import Experiment, Interrupted, train
+from jaxbyz.runs.members import Member, batches_of, make_batch
+from jaxbyz.runs.plan import Plan, make_plan
+from jaxbyz.runs.reporters import Progress, Reporter
+from jaxbyz.runs.run import ensure, prepare
+from jaxbyz.runs.run_folder import is_finished, make_folder
+from jaxbyz.runs.settings import RunSettings, make_settings
+from jaxbyz.trained.start_from import with_digest
+
+# (trajectories per agent, what describes the rest of the sweep) -> reporter
+MakeReporter = Callable[[int, Callable[[Progress], str]], Reporter | None]
 
 MAX_MEMBERS = 10_000
 MAX_NAME_LENGTH = 150
+AT_ONCE = 8  # members side by side, so that several processes can still share a sweep
 MAX_REPORTED = 20  # lines about options before the first member starts
 
 
@@ -46,6 +60,7 @@ class SweepFile(msgspec.Struct, forbid_unknown_fields=True):
 
     out: str | None = None
     checkpoint_every: int | None = None
+    at_once: int | None = None
     fixed: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
 
@@ -57,11 +72,13 @@ class Sweep(NamedTuple):
         members: the options of every member, by name, in the order of the grid.
         out: the folder of the sweep, or None if the file does not name one.
         checkpoint_every: iterations between two checkpoints, or None.
+        at_once: the largest number of members that are trained side by side, or None for `AT_ONCE`.
     """
 
     members: dict[str, dict[str, Any]]
     out: str | None
     checkpoint_every: int | None
+    at_once: int | None = None
 
 
 class MemberResult(NamedTuple):
@@ -106,7 +123,7 @@ def load_sweep(path: str | Path) -> Sweep:
         raise
     except ValueError as error:  # a number with thousands of digits cannot be part of a name
         raise UsageError(f"{path}: not usable as a sweep ({first_line(error)})") from error
-    return Sweep(members, file.out, file.checkpoint_every)
+    return Sweep(members, file.out, file.checkpoint_every, file.at_once)
 
 
 def _members(path: str | Path, fixed: dict[str, Any], grid: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -142,7 +159,8 @@ def run_sweep(
     out: str | Path,
     *,
     checkpoint_every: int | None = None,
-    reporter: Callable[[int], Reporter | None] = lambda trajectories: None,
+    at_once: int | None = None,
+    reporter: MakeReporter = lambda trajectories, left: None,
     log: Callable[[str], None] = lambda line: None,
     quiet: bool = False,
 ) -> list[MemberResult]:
@@ -155,26 +173,139 @@ def run_sweep(
         sweep: what to run.
         out: the folder of the members' run folders.
         checkpoint_every: iterations between two checkpoints; by default what the sweep file says.
-        reporter: returns the reporter of a member from its number of trajectories.
-        log: receives one line per member, and before that one line for every member whose options are wrong and for
+        at_once: the largest number of members that are trained side by side; by default what the sweep file says.
+        reporter: returns the reporter of a batch from its number of trajectories and a function that describes what is
+            left of the whole sweep.
+        log: receives one line per batch, and before that one line for every member whose options are wrong and for
             every option that has no effect.
         quiet: whether `log` receives warnings only.
 
     Raises:
-        UsageError: if `checkpoint_every` is not allowed, or the options of every member are wrong.
+        UsageError: if `checkpoint_every` or `at_once` is not allowed, or the options of every member are wrong.
         Interrupted: if a signal stopped a member.
     """
-    if checkpoint_every is None:
-        checkpoint_every = sweep.checkpoint_every
-    make_settings(out, checkpoint_every, None)  # refuses a wrong value before any member starts
+    every = sweep.checkpoint_every if checkpoint_every is None else checkpoint_every
+    at_once = next(n for n in (at_once, sweep.at_once, AT_ONCE) if n is not None)
+    if type(at_once) is not int or at_once < 1:
+        raise UsageError(f"at_once={at_once}: must be a whole number of at least 1")
+    settings = make_settings(out, every, None)  # refuses a wrong value before any member starts
     _report_options(sweep, log)
-    members = []
-    for number, (name, options) in enumerate(sweep.members.items(), start=1):
+    folder = make_folder(out)
+    plans, results = _plans(sweep)
+    batches = [[name] for name in sweep.members if name not in plans and name not in results]  # planning them failed
+    batches += batches_of(plans, at_once)
+    work = {name: plan.config.seeds * plan.config.trajectories for name, plan in plans.items()}
+    left = WorkLeft({name: amount for name, amount in work.items() if not is_finished(folder / name)})
+    for number, names in enumerate(batches, start=1):
+        left.begin(names)
         if not quiet:
-            log(f"[{number}/{len(sweep.members)}] {name}")
-        settings = {"checkpoint_every": checkpoint_every, "log": log, "quiet": quiet}
-        members.append(_run_member(name, options, make_folder(out) / name, reporter, settings))
-    return members
+            others = f" and {len(names) - 1} others side by side" if len(names) > 1 else ""
+            log(f"[{number}/{len(batches)}] {names[0]}{others}")
+
+        def alone(name: str, left: WorkLeft = left) -> MemberResult:
+            options, given = sweep.members[name], {"checkpoint_every": every, "log": log, "quiet": quiet}
+            return _run_member(name, options, folder / name, lambda total: reporter(total, left), given)
+
+        if len(names) == 1:
+            results[names[0]] = alone(names[0])
+            continue
+        rows = max(len(batch) for batch in batches if _same_program(plans, batch, names)) * plans[names[0]].config.seeds
+        batch = {name: plans[name] for name in names}
+        watch = reporter(plans[names[0]].config.trajectories, left)
+        results |= _train_batch(batch, settings, rows, watch, lambda line: None if quiet else log(line))
+        results |= {name: alone(name) for name in names if name not in results}
+    return [results[name] for name in sweep.members]
+
+
+class WorkLeft:
+    """Describes how far a sweep is, and how long it will take at the speed that it has had so far.
+
+    Attributes:
+        work: the trajectories of every member that is not finished, over all seeds.
+    """
+
+    def __init__(self, work: dict[str, int]):
+        self.work, self.started = work, time.monotonic()
+        self.current: list[str] = []
+        self.begun: list[str] = []
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Note that the members so far have ended, and that these are trained now."""
+        self.begun += self.current
+        self.current = [name for name in names if name in self.work]
+
+    def __call__(self, progress: Progress) -> str:
+        """Return, for example, `3 of 9 members done, about 120 s left in all`."""
+        total, before, now = (sum(self.work[name] for name in names) for names in (self.work, self.begun, self.current))
+        done = before + now * progress.iteration / progress.iterations
+        seconds = (time.monotonic() - self.started) * (total - done) / max(done, 1)
+        return f"{len(self.begun)} of {len(self.work)} members done, about {seconds:.0f} s left in all"
+
+
+def _plans(sweep: Sweep) -> tuple[dict[str, Plan], dict[str, MemberResult]]:
+    """Return the plans of members, and the results of those whose options are wrong.
+
+    A member is in neither if planning it fails in another way; running it says how.
+    """
+    plans, wrong = {}, {}
+    for name, options in sweep.members.items():
+        try:
+            plans[name] = make_plan(with_digest(resolve(**options)))
+        except UsageError as error:
+            wrong[name] = MemberResult(name, "failed", str(error))
+        except Exception:
+            continue
+    return plans, wrong
+
+
+def _same_program(plans: dict[str, Plan], one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether two batches are parts of the same group, so that one program can serve both."""
+    if not (one[0] in plans and plans[one[0]].config.seeds == plans[other[0]].config.seeds):
+        return False
+    a, b = ({(without_numbers(plans[name].config, "none"), plans[name].config.attack) for name in names}
+            for names in (one, other))  # fmt: skip
+    return a == b
+
+
+def _train_batch(
+    plans: dict[str, Plan], settings: RunSettings, rows: int, reporter: Reporter | None, log: Callable[[str], None]
+) -> dict[str, MemberResult]:
+    """Start or continue several members side by side.
+
+    Returns:
+        The results of members, without those that have to be tried alone because one of them failed.
+    """
+    results: dict[str, MemberResult] = {}
+    waiting: dict[int, dict[str, Member]] = {}  # iterations so far -> members
+    with contextlib.ExitStack() as stack:
+        for name, plan in plans.items():
+            try:
+                own = settings._replace(folder=settings.folder / name)  # type: ignore[operator]
+                member, _ = prepare(plan, own, stack, log)
+            except BusyError:
+                results[name] = MemberResult(name, "elsewhere")
+            except (UsageError, OSError):
+                continue
+            else:
+                if isinstance(member, Member):
+                    waiting.setdefault(member.done, {})[name] = member
+                else:
+                    results[name] = _ended(name, member)
+        for members in waiting.values():
+            seeds = sum(member.config.seeds for member in members.values())
+            filled = rows if rows < 2 * seeds else None  # a program of this size exists, or serves other batches
+            try:
+                found = train(make_batch(list(members.values()), filled), settings, reporter)
+            except Interrupted:
+                raise
+            except Exception:
+                continue
+            results |= {name: _ended(name, one) for name, one in zip(members, found, strict=True)}
+    return results
+
+
+def _ended(name: str, experiment: Experiment) -> MemberResult:
+    return MemberResult(name, "finished" if experiment.finite else "non-finite", experiment=experiment)
 
 
 def _report_options(sweep: Sweep, log: Callable[[str], None]) -> None:
@@ -229,4 +360,4 @@ def _run_member(
         return MemberResult(name, "failed", f"{type(error).__name__}: {first_line(error)} (see {folder}/error.txt)")
     if (folder / "error.txt").exists():
         (folder / "error.txt").unlink()
-    return MemberResult(name, "finished" if experiment.finite else "non-finite", experiment=experiment)
+    return _ended(name, experiment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -20,17 +20,32 @@ from jaxbyz.protocol.placement import Places
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh
 from jaxbyz.training.run import Outputs, Run, iterate, start
 
+# Numbers of a run, `[]` each by name -> the algorithm with these numbers, all of which compile to the same program.
+Vary = Callable[[Mapping[str, Array]], Algorithm]
+
 
 class Layout(NamedTuple):
     """How the runs of `seeds` seeds lie on a mesh; without a mesh, one device does everything.
 
     On the mesh, seeds and agents are padded to fill all places. Outside of `segments`, a `Run` always has its own
     shape, `[seeds, K, …]`.
+
+    Attributes:
+        algorithm: what to train with; with `vary`, any of the algorithms that it returns.
+        seeds: the number of runs.
+        mesh: the devices, or None for one.
+        vary: returns the algorithm of a run from its numbers, which are then inputs of the programs; None if all runs
+            have the same algorithm.
     """
 
     algorithm: Algorithm
     seeds: int
     mesh: Mesh | None
+    vary: Vary | None = None
+
+    def algorithm_of(self, numbers: Mapping[str, Array]) -> Algorithm:
+        """Return the algorithm of the run with these numbers."""
+        return self.algorithm if self.vary is None else self.vary(numbers)
 
     @property
     def places(self) -> Places:
@@ -105,21 +120,21 @@ def _shapes_at_start(algorithm: Algorithm, seeds: int) -> Run:
     return jax.eval_shape(jax.vmap(partial(start, algorithm)), keys)
 
 
-def make_layout(algorithm: Algorithm, seeds: int, shape: Shape | None = None) -> Layout:
+def make_layout(algorithm: Algorithm, seeds: int, shape: Shape | None = None, vary: Vary | None = None) -> Layout:
     """Return the layout on a mesh of the given shape, or of one that fits.
 
     Raises:
         UsageError: if the shape does not fit the devices, the seeds or the agents.
     """
-    return Layout(algorithm, seeds, make_mesh(choose_shape(shape, seeds, algorithm.agents)))
+    return Layout(algorithm, seeds, make_mesh(choose_shape(shape, seeds, algorithm.agents)), vary)
 
 
 class RunPrograms(NamedTuple):
     """The compiled programs of a layout. They serve all seeds and coins.
 
     Attributes:
-        start: key data `[seeds, …]` -> padded runs.
-        advance: `(padded runs, coins, T̂, n) -> (padded runs, metrics)`.
+        start: `(key data [seeds, …], numbers) -> padded runs`; numbers are `[seeds]` each.
+        advance: `(padded runs, coins, T̂, n, numbers) -> (padded runs, metrics)`.
         trim: padded runs -> runs of their own shape.
         pad: runs of their own shape -> padded runs.
     """
@@ -143,10 +158,14 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
         description: everything that determines the algorithm, so that another process can use the compiled programs
             (see `stored_jit`); None to compile them in this process.
     """
-    algorithm, places, mesh = layout.algorithm, layout.places, layout.mesh
+    mesh = layout.mesh
     seeds, common = PartitionSpec("seeds"), PartitionSpec()
-    start_seeds = jax.vmap(lambda data: start(algorithm, jax.random.wrap_key_data(data), places))
-    advance_seeds = partial(_advance, algorithm, length, places, own_coins)
+
+    def start_one(data: Array, numbers: Mapping[str, Array]) -> Run:
+        return start(layout.algorithm_of(numbers), jax.random.wrap_key_data(data), layout.places)
+
+    start_seeds = jax.vmap(start_one)
+    advance_seeds = partial(_advance, layout, length, own_coins)
     if description is not None:
         description = repr((description, layout.seeds, length, own_coins, None if mesh is None else dict(mesh.shape)))
     keep = partial(stored_jit, description=description)
@@ -161,7 +180,8 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
     spread = partial(jax.shard_map, mesh=mesh, check_vma=False)
     coins = seeds if own_coins else common
     starting = spread(start_seeds, in_specs=seeds, out_specs=layout.specs)
-    advancing = spread(advance_seeds, in_specs=(layout.specs, coins, seeds, common), out_specs=(layout.specs, seeds))
+    inputs = (layout.specs, coins, seeds, common, seeds)
+    advancing = spread(advance_seeds, in_specs=inputs, out_specs=(layout.specs, seeds))
 
     def trim() -> Callable[[Run], Run]:
         return fast_compiling_jit(
@@ -182,29 +202,29 @@ def programs(layout: Layout, length: int, own_coins: bool, description: str | No
 
 
 def _advance(
-    algorithm: Algorithm,
+    layout: Layout,
     length: int,
-    places: Places,
     own_coins: bool,
     runs: Run,
     coins: Array,
     output_at: Array,
     n: Array,
+    numbers: Mapping[str, Array],
 ) -> tuple[Run, Metrics]:
     """Run n ≤ length iterations of all seeds; metrics are written into buffers `[seeds, length, …]`."""
 
     # The seeds are mapped over inside the loop and the step is jitted by itself, so that it is traced only once. If the
     # loop itself were mapped, JAX would trace its body again and again, until it knows which values are batched.
-    def one(run: Run, coin: Array, output_at: Array) -> tuple[Run, Metrics]:
-        return iterate(algorithm, run, coin, output_at, places)
+    def one(run: Run, coin: Array, output_at: Array, numbers: Mapping[str, Array]) -> tuple[Run, Metrics]:
+        return iterate(layout.algorithm_of(numbers), run, coin, output_at, layout.places)
 
-    step = jax.jit(jax.vmap(one, in_axes=(0, 0 if own_coins else None, 0)))
-    shapes = jax.eval_shape(step, runs, coins[..., 0], output_at)[1]
+    step = jax.jit(jax.vmap(one, in_axes=(0, 0 if own_coins else None, 0, 0)))
+    shapes = jax.eval_shape(step, runs, coins[..., 0], output_at, numbers)[1]
     buffers = jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], length, *leaf.shape[1:]), leaf.dtype), shapes)
 
     def body(i: Array, carry: tuple[Run, Metrics]) -> tuple[Run, Metrics]:
         runs, buffers = carry
-        runs, metrics = step(runs, coins[..., i], output_at)
+        runs, metrics = step(runs, coins[..., i], output_at, numbers)
         return runs, jax.tree.map(lambda buffer, value: buffer.at[:, i].set(value), buffers, metrics)
 
     return jax.lax.fori_loop(0, n, body, (runs, buffers))

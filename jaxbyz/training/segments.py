@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from jaxtyping import Bool, PRNGKeyArray
 
 from jaxbyz.algorithms import Algorithm, Metrics
 from jaxbyz.training.devices import Shape
-from jaxbyz.training.layout import make_layout, programs
+from jaxbyz.training.layout import Vary, make_layout, programs
 from jaxbyz.training.run import Run
 
 
@@ -34,7 +35,7 @@ def segments(
     algorithm: Algorithm,
     keys: PRNGKeyArray,
     coins: Bool[np.ndarray, " T"] | Bool[np.ndarray, "seeds T"],
-    output_at: np.ndarray,
+    output_at: np.ndarray | Callable[[int], np.ndarray],
     *,
     length: int = 20,
     every: int | None = None,
@@ -42,6 +43,8 @@ def segments(
     done: int = 0,
     shape: Shape | None = None,
     description: str | None = None,
+    vary: Vary | None = None,
+    numbers: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Iterator[TrainedSegment]:
     """Train all seeds and yield after every compiled call.
 
@@ -52,31 +55,37 @@ def segments(
         algorithm: what to train with.
         keys: `[seeds]`, the random key of every run.
         coins: `[T]`, shared by all seeds, or `[seeds, T]`, one sequence per seed; then both branches are computed.
-        output_at: `[seeds]`, T̂ of every run.
+        output_at: `[seeds]`, T̂ of every run; or a function that returns the T̂ of runs which end after this many
+            iterations, with which a run has the output of one that ends where it is stopped.
         length: the largest number of iterations per compiled call; segments end at multiples of it.
         every: segments also end at multiples of this number.
         runs: continue from these runs.
         done: the iterations that `runs` have done.
         shape: how seeds and agents are spread over the devices of all processes; by default what `choose_shape` finds.
         description: as in `programs`.
+        vary: as in `Layout`, if the runs differ in numbers that `algorithm` does not have.
+        numbers: `[seeds]` each, the arguments of `vary`.
     """
     seeds, T = len(keys), coins.shape[-1]
     own_coins = coins.ndim == 2
-    layout = make_layout(algorithm, seeds, shape)
+    layout = make_layout(algorithm, seeds, shape, vary)
     compiled = programs(layout, length, own_coins, description)
     index = layout.seed_at
-    key_data, outputs = np.asarray(jax.random.key_data(keys))[index], np.asarray(output_at, np.int32)[index]
+    key_data = np.asarray(jax.random.key_data(keys))[index]
+    output_of = output_at if callable(output_at) else lambda done: output_at
 
     def coins_of(first: int, n: int) -> np.ndarray:
         part = np.zeros((*coins.shape[:-1], length), bool)
         part[..., :n] = coins[..., first : first + n]
         return part[index] if own_coins else part
 
-    padded = compiled.start(key_data) if runs is None else compiled.pad(runs)
+    inputs = {name: np.asarray(values)[index] for name, values in numbers.items()}
+    padded = compiled.start(key_data, inputs) if runs is None else compiled.pad(runs)
 
     while done < T:
         n = min(length - done % length, T - done, T if every is None else every - done % every)
-        padded, metrics = compiled.advance(padded, coins_of(done, n), outputs, np.int32(n))
+        output = np.asarray(output_of(done + n), np.int32)[index]
+        padded, metrics = compiled.advance(padded, coins_of(done, n), output, np.int32(n), inputs)
         done += n
         yield TrainedSegment(
             done,

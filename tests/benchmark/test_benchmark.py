@@ -6,7 +6,6 @@ import gzip
 import importlib
 import json
 import re
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -487,17 +486,17 @@ def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch):
     """Its step size, seeds and attack are data, so the calls differ in nothing that is compiled."""
     suite, programs = load_suite(write_suite(tmp_path)), []
 
-    def recorded(config, iterations, attacks, at_once):
-        programs.append((replace(config, seed=0, seeds=1, attack="none"), iterations, attacks, at_once))
+    def recorded(batch, settings):
+        programs.append((batch.first.family, batch.first.coins.ndim, len(batch.row_at), batch.attacks))
         raise RuntimeError("recorded")
 
-    monkeypatch.setattr("jaxbyz.benchmark.sharing.train_together", recorded)
+    monkeypatch.setattr("jaxbyz.runs.together.train", recorded)
     with pytest.raises(RuntimeError, match="recorded"):
         tune(suite, entries(), "central", "easy")
     cells = [cell for cell in cells_of(suite, entries()) if cell.entry == "central"]
     assert all("recorded" in reason for reason in run_cells(suite, entries(), cells, tmp_path, together=True).values())
     tuned, trained = programs
-    assert tuned == trained and tuned[2:] == (("none", "avg-zero", "large-noise"), 2 * 2 * 2)
+    assert tuned == trained and tuned[2:] == (2 * 2 * 2, ("none", "avg-zero", "large-noise"))
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from benchmark_results import ENTRIES, RETURNS, SUITE, entries, made_up, make_results, write_suite
 
-from jaxbyz.algorithms import Metrics
 from jaxbyz.benchmark import tuning
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
@@ -21,6 +20,7 @@ from jaxbyz.benchmark.table import both_tables, verdict
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
+from jaxbyz.runs.loop import Experiment
 
 CELL = Cell("easy", "k5", "robust", "avg-zero")
 
@@ -154,10 +154,12 @@ def planned(returns: np.ndarray, batch: np.ndarray, finite: np.ndarray):
     """Return a stand-in for `train_planned` that trained with these metrics `[G, T]`."""
 
     def train(config, attacks, factors, sharing=None):
-        shape = (len(attacks), len(factors), config.seeds, returns.shape[-1])
-        spread = {name: np.broadcast_to(rows[None, :, None], shape) for name, rows in
-                  {"returns": returns, "batch": batch, "finite": finite}.items()}  # fmt: skip
-        return Metrics(**{name: spread.get(name) for name in Metrics._fields})
+        def run(g):
+            rows = {"returns": returns, "batch": batch, "finite": finite, "trajectories": np.cumsum(batch, axis=1)}
+            metrics = {name: np.broadcast_to(row[g], (config.seeds, row.shape[1])) for name, row in rows.items()}
+            return Experiment(config, metrics, {}, bool(np.all(finite[g])))
+
+        return [[run(g) for g in range(len(factors))] for _ in attacks]
 
     return train
 

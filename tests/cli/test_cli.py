@@ -15,7 +15,7 @@ from jaxbyz.attacks import attacks
 from jaxbyz.certify import certify
 from jaxbyz.cli import build_parser, main
 from jaxbyz.cli.listing import KINDS, described
-from jaxbyz.cli.options import choice_from, parse_widths
+from jaxbyz.cli.options import choice_from
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.resolving import OTHER_NAMES, resolve
@@ -91,7 +91,7 @@ def test_seeds_do_not_influence_each_other(folder):
 
     run = jb.load_run(folder)
     plan = make_plan(run.config)
-    alone = list(training.segments(plan.algorithm, plan.keys[1:2], plan.coins, plan.output_at[1:2]))
+    alone = list(training.segments(plan.algorithm, plan.keys[1:2], plan.coins, plan.output_at(plan.iterations)[1:2]))
     np.testing.assert_allclose(alone[-1].metrics.returns[0], run.metrics["returns"][1], rtol=1e-4)
     own = run_config(replace(run.config, coin="own", seeds=2))
     assert own.metrics["coin"].shape[0] == 2 and own.metrics["coin"][:, 0].all()
@@ -207,10 +207,11 @@ def test_lists_fit_the_terminal(kind, capsys, monkeypatch):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_a_step_size_that_would_grow_is_refused():
-    with pytest.raises(UsageError, match="of preset 'cartpole': the step size would grow"):
-        resolve(eta=1e-4)
-    assert resolve(eta=1e-4, eta_end=None).eta_end is None
+def test_a_step_size_keeps_its_ratio_to_the_end_of_its_decay():
+    assert resolve(eta=1e-4).eta_end == pytest.approx(1e-4 / 30) and resolve(eta=1e-4, eta_end=5e-5).eta_end == 5e-5
+    assert resolve(eta=1e-4, eta_end=None).eta_end is None and resolve(eta="1e-4", eta_end="none").eta == 1e-4
+    with pytest.raises(UsageError, match="the step size would grow"):
+        resolve(eta=1e-4, eta_end=1e-3)
 
 
 def test_a_smaller_large_batch_takes_the_small_one_along():
@@ -460,7 +461,7 @@ def test_help_and_version(capsys):
     text = capsys.readouterr().out
     for name in ("--N", "--B", "--p", "--eta", "--kappa", "--gamma", "--horizon", "--attack", "--json"):
         assert name in text
-    assert parse_widths("16,16") == (16, 16) and parse_widths("a,b") == "a,b"
+    assert resolve(hidden="16,16", eta_end="none").hidden == (16, 16)
 
 
 def test_xla_flags_of_the_user_are_kept(monkeypatch):

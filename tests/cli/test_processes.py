@@ -88,7 +88,7 @@ def test_a_long_run_costs_the_same_in_every_segment(monkeypatch):
     monkeypatch.setattr("numpy.concatenate", counted)
     for segment in range(500):
         metrics = metrics_of(20, 20 * segment)._replace(finite=np.zeros((1, 20)))  # no policy is kept
-        history.add(metrics, None)
+        history.add(metrics, {})
         progress = history.progress(10_000)
         assert progress.iteration == 20 * (segment + 1) and progress.trajectories == 40 * (segment + 1)
         np.testing.assert_array_equal(progress.metrics["returns"], metrics.returns)

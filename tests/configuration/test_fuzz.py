@@ -85,6 +85,7 @@ OPTIONAL = {
     "period": st.one_of(st.none(), sizes(1, 4)),
     "eta": numbers(1e-3, 0.1),
     "eta_end": st.one_of(st.none(), numbers(1e-4)),
+    "decay_over": st.one_of(st.none(), sizes(1, 20)),
     "gamma": numbers(0.9, 0.999),
     "baseline_value": numbers(0.0, 5.0),
     "weight_clip": st.one_of(st.none(), numbers(1.0, 2.0)),

@@ -74,6 +74,7 @@ CASES = [
     ({"algorithm": "res-nharpg", "p": 0.5}, "p", "res-nharpg does not read it", 0.9),
     ({"algorithm": "res-nharpg", "seeds": 2, "coin": "own"}, "coin", "the batch sizes are not random", "shared"),
     ({"coin": "own"}, "coin", "there is one seed", "shared"),
+    ({"eta_end": None, "decay_over": 4}, "decay_over", "the step size is constant", 2),
     ({"coin": "own", "seeds": 2, "p": 1}, "coin", "the batch sizes are not random", "shared"),
     ({"unsafe": True}, "unsafe", "no limit is exceeded", False),
     ({**ATTACKED, "agreement": GOSSIP}, "agreement", "degree has no effect: graph=ring does not read it", None),

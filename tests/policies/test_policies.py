@@ -13,7 +13,8 @@ from jaxbyz.accelerate.convolutions import convolve, plain_convolve
 from jaxbyz.components import make_policy
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.policies import policies
-from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.loop import Interrupted
+from jaxbyz.runs.run import resume, run
 from jaxbyz.trained.evaluation import evaluate
 from tests.helpers import StopAt, assert_same_run
 

@@ -15,8 +15,9 @@ from jaxbyz.cli import main
 from jaxbyz.report.statistics import bootstrap_mean, stratified_iqm
 from jaxbyz.runs import checkpoints, run_folder
 from jaxbyz.runs.extension import extend, write_end
+from jaxbyz.runs.loop import Interrupted
 from jaxbyz.runs.partial_results import PROGRESS
-from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.run import resume, run
 from jaxbyz.runs.state_file import read_state
 from jaxbyz.trained.start_from import start_parameters
 from tests.helpers import StopAt, assert_same_run
@@ -55,7 +56,7 @@ def test_an_extended_run_is_the_long_run(short, long_run, capsys):
     assert_same_run(loaded, long_run)
     assert loaded.config == LONG and not (short / PROGRESS).exists()
     assert_same_run(extend(short, 80), long_run)  # nothing left to do
-    with pytest.raises(jb.UsageError, match="the run has 80 already; give more"):
+    with pytest.raises(jb.UsageError, match="the run has 80 already; give at least as many"):
         extend(short, 79)
 
 
@@ -104,12 +105,38 @@ def test_without_its_final_state_a_run_is_trained_again(short, long_run, damage)
     assert any("at iteration 0 of" in line for line in lines)
 
 
-def test_a_run_with_a_decaying_step_size_is_not_extended(tmp_path, capsys):
-    (tmp_path / "run").mkdir()
-    run_folder.write_config(tmp_path / "run", replace(CONFIG, eta_end=1e-4))
-    assert main(["resume", str(tmp_path / "run"), "--trajectories", "20"]) == 2
-    assert "decays to eta_end=0.0001 over its length" in capsys.readouterr().err
-    assert run_folder.load_config(tmp_path / "run").trajectories == 12
+@pytest.fixture(scope="module")
+def decaying():
+    """A run whose step size decays over 40 of 80 trajectories."""
+    return run(replace(LONG, eta=1e-2, eta_end=1e-4, decay_over=40))
+
+
+def test_a_run_whose_step_size_decays_is_extended_at_its_last_step_size(tmp_path, decaying):
+    run(replace(LONG, eta=1e-2, eta_end=1e-4, trajectories=40), tmp_path / "run")
+    extended = extend(tmp_path / "run", 80)
+    assert_same_run(extended, decaying)
+    assert extended.config == decaying.config == run_folder.load_config(tmp_path / "run")
+
+
+def test_a_run_can_end_earlier_than_planned(tmp_path, decaying):
+    """At a checkpoint or after it, and with the results of a run that was asked for as many trajectories."""
+    with pytest.raises(Interrupted):
+        run(replace(decaying.config, trajectories=80), tmp_path / "run", StopAt(20))
+    sampled = int(jb.load_run(tmp_path / "run", log=print).metrics["trajectories"][0, -1])
+    with pytest.raises(jb.UsageError, match=f"the run has {sampled} already"):
+        extend(tmp_path / "run", sampled - 1)
+    ended = extend(tmp_path / "run", sampled)
+    assert ended.metrics["returns"].shape[1] == 20
+    assert_same_run(ended, run(ended.config))
+
+
+def test_a_run_ends_when_its_return_reaches_a_number(tmp_path, capsys):
+    words = "--agents 3 --N 50 --B 50 --p 1 --horizon 20 --hidden 4 --trajectories 2000 --baseline none --epochs 1"
+    out = ["--out", str(tmp_path / "run"), "--quiet"]
+    assert main(["train", *words.split(), "--stop-at", "5", *out]) == 0
+    stopped = jb.load_run(tmp_path / "run")
+    assert stopped.finished and stopped.metrics["trajectories"][0, -1] == stopped.config.trajectories == 1000
+    assert_same_run(stopped, run(stopped.config))
 
 
 @pytest.mark.slow

@@ -15,10 +15,11 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.cli import main
 from jaxbyz.runs.loggers import MLflow, WeightsAndBiases
+from jaxbyz.runs.loop import Interrupted
 from jaxbyz.runs.partial_results import PROGRESS, PartialResults
 from jaxbyz.runs.periodic_evaluation import EVALUATION_SEED, PeriodicEvaluation
 from jaxbyz.runs.reporters import Progress
-from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.run import resume, run
 from jaxbyz.runs.run_folder import load_run
 from jaxbyz.runs.run_record import RECORD, default_folder, read, write_start
 from jaxbyz.trained.evaluation import evaluate
@@ -104,13 +105,20 @@ def test_an_interrupted_run_can_be_drawn_and_counts_all_its_time(tmp_path, capsy
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
         run(LONG, folder, StopAt(20))
-    first = load_run(folder, unfinished=True)
+    with pytest.warns(UserWarning, match="not finished: what follows is its state after iteration 20"):
+        first = load_run(folder)
     assert not first.finished and first.metrics["returns"].shape == (3, 20) and "finished" not in first.record
     assert first.act(np.zeros(4)) in (0, 1)
     assert main(["plot", str(folder), "--out", str(tmp_path / "curves.png")]) == 0
     assert "run is not finished; its first 20 iterations are shown" in capsys.readouterr().err
+    (folder / PROGRESS).rename(tmp_path / PROGRESS)  # the checkpoint holds the same
+    for command in (["evaluate", "--episodes", "2"], ["export", "--out", str(tmp_path / "policy.npz")]):
+        assert main([*command, str(folder)]) == 0
+        assert "is not finished: what follows is its state after iteration 20" in capsys.readouterr().err
+    assert_same_run(load_run(folder, log=lambda line: None), first)
+    (tmp_path / PROGRESS).rename(folder / PROGRESS)
     with pytest.raises(jb.UsageError, match="the run is not finished"):
-        jb.load_run(folder)
+        jb.load_run(folder, unfinished=False)
     resume(folder)
     whole = jb.load_run(folder)
     assert whole.record["seconds"] > first.record["seconds"] > 0 and whole.finished

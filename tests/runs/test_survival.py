@@ -38,8 +38,9 @@ from jaxbyz.runs import checkpoints
 from jaxbyz.runs import run as run_module
 from jaxbyz.runs.extension import extend
 from jaxbyz.runs.folder_lock import BusyError, lock_folder
+from jaxbyz.runs.loop import Interrupted
 from jaxbyz.runs.plan import make_plan
-from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.run import resume, run
 from jaxbyz.runs.run_folder import write_start
 from jaxbyz.runs.settings import StoredSettings, stored_settings
 from jaxbyz.runs.state_file import write_state

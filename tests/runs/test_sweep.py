@@ -14,8 +14,9 @@ from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.runs import checkpoints
 from jaxbyz.runs.folder_lock import lock_folder
+from jaxbyz.runs.loop import Interrupted, train
 from jaxbyz.runs.plan import make_plan
-from jaxbyz.runs.run import Interrupted, ensure, run
+from jaxbyz.runs.run import ensure, run
 from jaxbyz.runs.sweep import load_sweep, member_name, run_sweep
 
 FILE = """
@@ -181,6 +182,53 @@ def test_members_share_a_program_only_if_it_is_the_same():
     entry = jb.rules.aggregators["rfa"]
     jb.rules.aggregators.add("rfa", entry.factory, entry.summary, entry.limit)
     assert algorithm(byzantine=1, aggregator="rfa") is not before
+
+
+SIDE_BY_SIDE = """
+[fixed]
+preset = "cartpole"
+agents = 5
+byzantine = 1
+N = 2
+horizon = 8
+hidden = [3]
+trajectories = 60
+seeds = 2
+[grid]
+eta = [0.01, 0.03]
+attack = ["avg-zero", "coupled-alie", "large-noise"]
+"""
+
+
+def test_members_side_by_side_have_the_results_of_members_alone(tmp_path, monkeypatch):
+    """Six members that differ in step size and attack, one of which remembers, stopped in between and continued."""
+    (tmp_path / "grid.toml").write_text(SIDE_BY_SIDE)
+    sweep, batches, save = load_sweep(tmp_path / "grid.toml"), [], checkpoints.save
+    monkeypatch.setattr("jaxbyz.runs.sweep.train", lambda batch, *rest: (batches.append(batch), train(batch, *rest))[1])
+
+    def stop_after_all(*arguments):
+        save(*arguments)
+        if len(list((tmp_path / "out").glob("*/checkpoints/20.npz"))) == 6:
+            raise Interrupted(arguments[0], 20, 15)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", stop_after_all)
+        with pytest.raises(Interrupted):
+            run_sweep(sweep, tmp_path / "out", checkpoint_every=20)
+    outcomes = run_sweep(sweep, tmp_path / "out")
+    assert [len(batch.members) for batch in batches] == [6, 6] and batches[1].members[0].done == 20
+    assert len({batch.first.family.template for batch in batches}) == 1, "one program"
+    assert [outcome.status for outcome in outcomes] == ["finished"] * 6
+    configs = [resolve(**options) for options in sweep.members.values()]
+    assert configs[3].eta_end == pytest.approx(configs[0].eta_end * 3), "a step size keeps its ratio to eta_end"
+    for outcome, config in zip(outcomes, configs, strict=True):
+        assert jb.load_run(tmp_path / "out" / outcome.name).config == config
+        if config.attack == "coupled-alie" or config.eta == 0.03:
+            alone = run(config)
+            for name in ("returns", "gradient_norm"):
+                found = outcome.experiment.metrics[name]
+                np.testing.assert_allclose(found, alone.metrics[name], rtol=1e-3, atol=1e-4, err_msg=outcome.name)
+            np.testing.assert_allclose(outcome.experiment.policy["last"], alone.policy["last"], rtol=1e-3, atol=1e-4)
 
 
 def test_an_unexpected_error_is_kept_and_the_rest_runs(swept, tmp_path, monkeypatch):

@@ -19,7 +19,8 @@ from jaxbyz.configuration.building import build
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.policies.networks import MLP
-from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.loop import Interrupted
+from jaxbyz.runs.run import resume, run
 from jaxbyz.sampling import critic as critics
 from jaxbyz.sampling.page import sampler
 from jaxbyz.sampling.reuse import Reuse, clipped_estimate, keep, local_estimate

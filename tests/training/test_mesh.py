@@ -22,7 +22,8 @@ from jaxbyz.configuration.building import build
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.placement import Places
-from jaxbyz.runs.run import Interrupted, resume, run
+from jaxbyz.runs.loop import Interrupted
+from jaxbyz.runs.run import resume, run
 from jaxbyz.training.devices import Shape, choose_shape, make_mesh, parse_shape
 
 HERE = Path(__file__).parents[1]
