@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-report test-dist bench fuzz docs notebooks theory clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-report test-dist dist release bench fuzz docs notebooks theory clean setup
 
 setup: $(VENV)/.installed
 
@@ -75,6 +75,21 @@ test-report: setup
 # Wheel and sdist, each installed into a clean environment.
 test-dist: setup
 	$(BIN)/python -m pytest -m dist
+
+# Build the wheel and the sdist into dist/, and check what an index will show of them.
+dist: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+
+# Release a clean commit whose section of the changelog has a date: test, build, check and tag it. `twine upload dist/*` publishes it.
+release: VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+release: setup
+	test -z "$$(git status --porcelain)"
+	grep -qE '^## $(VERSION) \([0-9]{4}-[0-9]{2}-[0-9]{2}\)' CHANGELOG.md
+	$(MAKE) test test-slow test-report test-dist dist
+	git tag --annotate v$(VERSION) --message "jaxbyz $(VERSION)"
 
 # Measure the speed on this machine's CPU, in about 15 minutes; writes JSON files, a table and pictures.
 bench: setup $(VENV)-byzfl/.installed

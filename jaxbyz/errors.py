@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 
 class UsageError(ValueError):
@@ -16,11 +17,27 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+MOST_NAMES = 5  # in a message
+
+
 def unknown(kind: str, name: str, known: Collection[str]) -> str:
-    """Return the message for an unknown name: it suggests the nearest known name and lists all of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    return f"{kind}={name!r} is unknown;{hint} known: {', '.join(known)}"
+    """Return the message for an unknown name: it suggests the nearest known names, or lists all if they are few."""
+    near = difflib.get_close_matches(name, known, n=MOST_NAMES, cutoff=0.5)
+    if len(known) <= MOST_NAMES and not near:
+        return f"{kind}={name!r} is unknown; known: {', '.join(known)}"
+    return f"{kind}={name!r} is unknown{did_you_mean(near)}"
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the names that may have been meant, if there are any."""
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: from the same clone, or from an index if that is where we are from."""
+    root = Path(__file__).parents[1]
+    source = f"-e '{root}[{extra}]'" if (root / "pyproject.toml").exists() else f"'jaxbyz[{extra}]'"
+    return f"pip install {source}"
 
 
 def check_value(option: str, value: object, allowed: bool, wording: str) -> None:

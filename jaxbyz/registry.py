@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jaxbyz.errors import UsageError, unknown
 
 FILE_OPTION, FILE_ENDING = "file", ".npz"  # an option of this name names a file, whose contents may change
-OWN = "; a component of your own must be registered first (`--import FILE` on the command line)"
+OWN = " (`jaxbyz list` names all; a component of your own must be registered first, with `--import FILE`)"
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NoReturn
 
-from jaxbyz.errors import UsageError, first_line
+from jaxbyz.errors import UsageError, first_line, install_command, unknown
 
 # command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
@@ -147,6 +147,8 @@ def _run(arguments: list[str], as_process: bool) -> int:
     if "--distributed" in arguments:
         join_processes()  # before any import that starts JAX, such as gymnax
     sources, words = import_components(arguments)
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UsageError(f"{unknown('command', words[0], COMMANDS)} (`jaxbyz --help` lists all)")
     parser = build_parser(next((word for word in words if word in COMMANDS), ""))
     parsed, unrecognised = parser.parse_known_args(words)
     if unrecognised:
@@ -176,7 +178,7 @@ def _reporting_errors(run: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL:
             raise
-        return _fail(f"the package {error.name} is missing: pip install 'jaxbyz[{OPTIONAL[error.name]}]'")
+        return _fail(f"the package {error.name} is missing: {install_command(OPTIONAL[error.name])}")
     except BrokenPipeError:
         return 1
     except OSError as error:

@@ -235,8 +235,8 @@ def make_reporter(
     return PeriodicEvaluation(config, every, episodes, folder=arguments.out, reporter=group)
 
 
-def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment]) -> int:
-    """Train, print the results and return the exit code.
+def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment], chosen: str | None = None) -> int:
+    """Train, print the results and what was chosen for the run, and return the exit code.
 
     The codes are 0 for success, 3 if honest agents of a seed became non-finite, and 128 + the signal's number if a
     signal stopped the run.
@@ -255,7 +255,7 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
         if not arguments.distributed:
             raise
         _exit_after_lost_process(arguments, error)
-    _print_results(experiment, arguments, time.monotonic() - started)
+    _print_results(experiment, arguments, time.monotonic() - started, chosen)
     if experiment.finite:
         return 0
     config, kept = experiment.config, f"; the results so far are in {arguments.out}" if arguments.out else ""
@@ -264,7 +264,7 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
     return 3
 
 
-def _print_results(experiment: Experiment, arguments: argparse.Namespace, seconds: float) -> None:
+def _print_results(experiment: Experiment, arguments: argparse.Namespace, seconds: float, chosen: str | None) -> None:
     from jaxbyz.files import json_text
     from jaxbyz.report.tables import summarise, summary_table
 
@@ -276,6 +276,10 @@ def _print_results(experiment: Experiment, arguments: argparse.Namespace, second
         print(summary_table(experiment.config, summary))
     if arguments.out is None and not arguments.quiet:
         print_message("nothing was written (--no-save)")
+    if not arguments.quiet:
+        config = experiment.config
+        components = f"algorithm {config.algorithm}, rule {config.rule}, agreement {config.agreement}"
+        print_message(chosen or f"{components} (as it was started)")
 
 
 def _exit_after_lost_process(arguments: argparse.Namespace, error: Exception) -> NoReturn:

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from jaxbyz.errors import install_command
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add --json."""
@@ -127,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
             "devices": f"{found['devices']} × {found['device']} ({found['platform']})",
             "cores available": found["cores"],
             "cache": f"{cache['folder']} ({cache['programs']} programs, {cache['megabytes']} MB)",
-            "extras": "all installed" if not missing else f"missing: pip install 'jaxbyz[{','.join(missing)}]'",
+            "extras": "all installed" if not missing else f"missing: {install_command(','.join(missing))}",
         }.items():
             print(f"{name:<15} {line}")
     for problem in found["problems"]:

@@ -11,7 +11,7 @@ from typing import Any
 from jaxbyz.configuration.agent_values import ASSIGNING
 from jaxbyz.configuration.config import DEFAULTS, FIELDS, OPTION_GROUPS, TYPES
 from jaxbyz.configuration.presets import PRESETS
-from jaxbyz.configuration.resolving import Choice, choose, choose_preset
+from jaxbyz.configuration.resolving import Choice, choose
 from jaxbyz.errors import UsageError
 from jaxbyz.trained.start_from import with_task_of_start
 
@@ -57,14 +57,16 @@ def _flag(name: str) -> str:
 def show_values(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Add to the help texts the values of the preset that a command line chooses, as its algorithm uses them."""
     chooser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("preset", "env", "algorithm"):
+    for name in ("preset", "env", "algorithm", "byzantine"):
         chooser.add_argument(_flag(name), default=argparse.SUPPRESS)
     try:
         chosen = vars(chooser.parse_known_args(words)[0])
-        preset, fitting = choose_preset(chosen.pop("preset", None), chosen)
+        byzantine = chosen.pop("byzantine", 1)  # the rule that a preset has under attack
+        choice = choose(chosen.pop("preset", None), byzantine=byzantine, **chosen)
     except (argparse.ArgumentError, UsageError):
         return
-    values = {**DEFAULTS, **PRESETS[preset][1], **fitting}
+    preset, values = choice.preset, dataclasses.asdict(choice.config)
+    values["byzantine"] = PRESETS[preset][1].get("byzantine", DEFAULTS["byzantine"])
     for action in parser._actions:
         value = values.get(action.dest)
         if _flag(action.dest) in action.option_strings and not isinstance(value, bool) and value not in NOT_SHOWN:

@@ -70,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None and not arguments.no_save:
         arguments.out = str(_default_folder(config, arguments.name))
     reporter, settings = common.make_reporter(config, arguments, messages, **labels), common.run_settings(arguments)
-    return common.run_and_report(arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels))
+    return common.run_and_report(
+        arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels), str(choice)
+    )
 
 
 def _default_folder(config: Config, name: str | None) -> Path:

@@ -50,16 +50,21 @@ class Choice(NamedTuple):
         config: the checked configuration.
         preset: the name of the preset that it starts from.
         replaced: the values of the preset that the algorithm cannot use, by option.
+        decided: what decided the preset, the algorithm, the rule and the agreement.
     """
 
     config: Config
     preset: str
     replaced: dict[str, Any]
+    decided: dict[str, str]
 
     def __str__(self) -> str:
-        """Say in one line what was chosen."""
+        """Say in one line what was chosen, and what decided it."""
         config = self.config
-        line = f"preset {self.preset}, algorithm {config.algorithm}, rule {config.rule}, agreement {config.agreement}"
+        chosen = {
+            "preset": self.preset, "algorithm": config.algorithm, "rule": config.rule, "agreement": config.agreement
+        }  # fmt: skip
+        line = ", ".join(f"{what} {value} ({self.decided[what]})" for what, value in chosen.items())
         changes = [f"{name}={getattr(config, name)} instead of {value}" for name, value in self.replaced.items()]
         return line + (f"; for this algorithm {', '.join(changes)}" if changes else "")
 
@@ -101,7 +106,8 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
     """Return the configuration of `resolve`, the preset, and which of its values the algorithm replaced."""
     if unknown := [name for name in options if name not in FIELDS]:
         raise UsageError(unknown_option(unknown[0]))
-    options = typed(options)
+    options = given = typed(options)
+    named = preset is not None
     preset, fitting = choose_preset(convert("preset", str | None, preset), options)
     before, plus, last = options.get("aggregator", "").rpartition("+")
     if plus and "pre_aggregator" in options:
@@ -128,7 +134,32 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
             f"eta={config.eta:g} with eta_end={config.eta_end:g}: the step size would grow; give a smaller "
             "eta_end, or none for a constant step size"
         )
-    return Choice(config, preset, {n: original[n] for n in fitting if original[n] != getattr(config, n)})
+    decided = _decided(config, given, preset)
+    decided["preset"] = "as asked for" if named else f"the best known for {config.env}"
+    if not named and preset not in DEFAULT_PRESET.values():
+        decided["preset"] = f"{config.env} has none of its own"
+    replaced = {n: original[n] for n in fitting if original[n] != getattr(config, n)}
+    return Choice(config, preset, replaced, decided)
+
+
+def _decided(config: Config, given: dict[str, Any], preset: str) -> dict[str, str]:
+    """Return what decided the algorithm, the rule and the agreement of a configuration."""
+    decided = {}
+    for what, name in (("algorithm", "algorithm"), ("rule", "aggregator"), ("agreement", "agreement")):
+        if name in given and given[name] in (getattr(config, name), config.rule):
+            decided[what] = "as asked for"
+        elif name in PRESETS[preset][1]:
+            decided[what] = "of the preset"
+        else:
+            decided[what] = "the default"
+    traits = config.traits
+    if traits.naive:
+        decided["rule"] = f"all that {config.algorithm} has"
+    elif decided["rule"] == "the default":
+        decided["rule"] = "the default under attack" if config.byzantine else "as no agent is Byzantine"
+    if (traits.naive or traits.central) and config.agreement == "none":
+        decided["agreement"] = f"{config.algorithm} has none"
+    return decided
 
 
 def choose_preset(preset: str | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -56,10 +56,10 @@ WHOLE_IMAGE_BATCHES: dict[str, Any] = {
 
 # For environments without a preset of their own, by the kind of their actions and observations.
 GENERAL_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "general-discrete": ("any task with discrete actions: critics, 16 clipped steps per batch of 8", DISCRETE),
-    "general-continuous": ("any task with continuous actions: critics, 16 clipped steps per batch of 8", CONTINUOUS),
+    "general-discrete": ("any task with discrete actions: PPO, 16 steps per batch of 8", DISCRETE),
+    "general-continuous": ("any task with continuous actions: PPO, 16 steps per batch of 8", CONTINUOUS),
     "general-images": (
-        "any task with images and discrete actions: convolutions, critics, 4 × 2 clipped steps",
+        "any task with images and discrete actions: convolutions, PPO, 4 × 2 steps",
         {**IMAGE, **HALVES},
     ),
 }
@@ -74,38 +74,38 @@ def general_preset(environment: Environment) -> str:
 
 # Without a horizon a preset has the environment's own limit, which counts held actions.
 TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "acrobot": ("Acrobot: critics, 16 clipped steps per batch of 8",
+    "acrobot": ("Acrobot: PPO, 16 steps per batch of 8",
                 {**DISCRETE, "env": "Acrobot-v1", "trajectories": 500}),
-    "pendulum": ("Pendulum: critics, 16 clipped steps per batch of 8",
+    "pendulum": ("Pendulum: PPO, 16 steps per batch of 8",
                  {**CONTINUOUS, "env": "Pendulum-v1", "gamma": 0.95, "trajectories": 1000}),
-    "mountaincar": ("MountainCar: critics, actions held for 8 steps",
+    "mountaincar": ("MountainCar: PPO, actions held for 8 steps",
                     {**DISCRETE, "env": "MountainCar-v0", "env_param": "hold=8", "N": 16, "B": 16, "entropy": 0.01,
                      "trajectories": 5000}),
-    "mountaincar-continuous": ("MountainCarContinuous: critics, actions held for 16 steps",
+    "mountaincar-continuous": ("MountainCarContinuous: PPO, actions held for 16 steps",
                                {**CONTINUOUS, "env": "MountainCarContinuous-v0", "env_param": "hold=16",
                                 "initial_std": 1.0, "eta": 5e-3, "eta_end": 1e-3, "trajectories": 500}),
     # The reward for coming to rest needs 25 steps without an engine, and held actions make such a sequence likely. On
     # the ground doing nothing must become almost certain, which bounded logits would prevent. With λ near 1 some
     # seeds never learn it.
-    "lunarlander": ("LunarLander: critics, 16 clipped steps per batch of 16, actions held for 4 steps",
+    "lunarlander": ("LunarLander: PPO, 16 steps per batch of 16, actions held for 4 steps",
                     {**DISCRETE, "env": "LunarLander-v3", "env_param": "hold=4", "hidden": (64, 64),
                      "critic_hidden": (64, 64), "critic_steps": 48, "critic_parts": 4, "gae_lambda": 0.8, "N": 16,
                      "B": 16, "output_activation": "identity", "output_scale": 1.0, "entropy": 0.005, "eta": 1e-3,
                      "eta_end": 6e-4, "trajectories": 1500}),
-    "lunarlander-continuous": ("LunarLanderContinuous: critics, 4 × 2 clipped steps per batch of 16",
+    "lunarlander-continuous": ("LunarLanderContinuous: PPO, 4 × 2 steps per batch of 16",
                                {**CONTINUOUS, "env": "LunarLanderContinuous-v3", "hidden": (64, 64),
                                 "critic_hidden": (64, 64), "gamma": 0.999, "gae_lambda": 0.98, "N": 16, "B": 16,
                                 **HALVES, "eta": 1e-3, "eta_end": 1e-4, "trajectories": 2000}),
     # `clip_norm` is far shorter than the messages, so that all of them are sent with the same length.
-    "catch": ("Catch: critics, 16 clipped steps per batch of 32, messages of equal length",
+    "catch": ("Catch: PPO, 16 steps per batch of 32, messages of equal length",
               {**DISCRETE, "env": "Catch-bsuite", "horizon": 10, "N": 32, "B": 32, "clip_norm": 0.01,
                "entropy": 0.01, "trajectories": 1000}),
-    "breakout": ("Breakout-MinAtar: convolutions, critics, 16 clipped steps per batch of 4",
+    "breakout": ("Breakout-MinAtar: convolutions, PPO, 16 steps per batch of 4",
                  {**WHOLE_IMAGE_BATCHES, "env": "Breakout-MinAtar", "eta": 1.5e-3, "eta_end": 1.5e-4,
                   "trajectories": 1000}),
-    "asterix": ("Asterix-MinAtar: convolutions, critics, 16 clipped steps per batch of 4",
+    "asterix": ("Asterix-MinAtar: convolutions, PPO, 16 steps per batch of 4",
                 {**WHOLE_IMAGE_BATCHES, "env": "Asterix-MinAtar"}),
-    "spaceinvaders": ("SpaceInvaders-MinAtar: convolutions, critics, 4 × 2 clipped steps per batch of 8",
+    "spaceinvaders": ("SpaceInvaders-MinAtar: convolutions, PPO, 4 × 2 steps per batch of 8",
                       {**IMAGE, **HALVES, "env": "SpaceInvaders-MinAtar", "trajectories": 1500}),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.environments.rendering import save_gif
-from jaxbyz.errors import UsageError, check_choice, check_ending, first_line
+from jaxbyz.errors import UsageError, check_choice, check_ending, first_line, install_command
 from jaxbyz.files import write_output
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane
 from jaxbyz.report.runs import (
@@ -54,7 +54,7 @@ def figure(columns: int = 1, rows: int = 1, width: float = 6.4, height: float = 
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise UsageError("plots need matplotlib: pip install 'jaxbyz[plots]'") from None
+        raise UsageError(f"plots need matplotlib: {install_command('plots')}") from None
     from cycler import cycler
     from matplotlib.figure import Figure
 

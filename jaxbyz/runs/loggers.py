@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import to_dict
-from jaxbyz.errors import UsageError, first_line
+from jaxbyz.errors import UsageError, first_line, install_command
 from jaxbyz.files import reason
 from jaxbyz.runs.reporters import Progress
 
@@ -62,7 +62,7 @@ class Logger:
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError:
-            install = f"pip install 'jaxbyz[{self.option}]'"
+            install = install_command(self.option)
             raise UsageError(f"{self.option}={self.target}: needs another package: {install}") from None
 
     def open(self) -> None:

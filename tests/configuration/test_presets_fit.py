@@ -43,7 +43,8 @@ def test_every_algorithm_trains_on_every_task(env, algorithm, capsys):
     [
         (
             "CartPole-v1", "res-nharpg",
-            "preset cartpole, algorithm res-nharpg, rule rfa, agreement none; for this algorithm B=1 instead of 8",
+            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule rfa (the default "
+            "under attack), agreement none (res-nharpg has none); for this algorithm B=1 instead of 8",
         ),
         (
             "Acrobot-v1", "fedpg-br",
@@ -77,8 +78,10 @@ def test_values_that_the_user_gives_are_not_replaced():
 
 def test_what_fits_is_not_replaced():
     choice = choose(byzantine=3)
-    assert str(choice) == "preset cartpole, algorithm decbyzpg, rule rfa, agreement mda"
-    assert str(choose()) == "preset cartpole, algorithm decbyzpg, rule mean, agreement mda"
+    assert "rule rfa (the default under attack), agreement mda (the default)" in str(choice)
+    assert "rule mean (as no agent is Byzantine)" in str(choose())
+    assert "preset cartpole-paper (as asked for)" in str(choose("cartpole-paper"))
+    assert "rule bucketing+krum (as asked for)" in str(choose(byzantine=1, aggregator="bucketing+krum"))
     assert choose("cartpole-fedpg-br").replaced == {} and choose("cartpole-steady", algorithm="svrpg").replaced == {}
 
 
