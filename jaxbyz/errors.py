@@ -30,7 +30,8 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
 
 def did_you_mean(near: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the names that may have been meant, if there are any."""
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    *others, last = map(repr, near or [""])
+    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""
 
 
 def install_command(extra: str) -> str:

@@ -7,7 +7,6 @@
 
 # %%
 # %matplotlib inline
-import os
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from jaxbyz.report.statistics import final_returns, smoothed
 from jaxbyz.report.tables import comparison, mean_and_deviation
 
 jb.prepare()
-QUICK = "JAXBYZ_QUICK" in os.environ  # small numbers, for the tests
 
 # %% [markdown]
 # The paper runs ten seeds up to 8000 trajectories per agent. Three seeds show the shape and take three minutes on two
@@ -32,9 +30,6 @@ methods = {
     "DecByzPG": {"algorithm": "decbyzpg", "agents": 13, "byzantine": 3, "attack": "avg-zero"},
 }
 common = {"preset": "cartpole-steady", "seeds": 3, "trajectories": 6000}
-if QUICK:
-    methods = {"DecByzPG": {"agents": 5, "byzantine": 1, "attack": "avg-zero"}}
-    common |= {"trajectories": 12, "N": 4, "B": 2, "p": 0.5, "horizon": 20, "hidden": (4,), "kappa": "2"}
 runs = {name: jb.run_experiment(**options, **common) for name, options in methods.items()}
 print(comparison([(name, run.metrics) for name, run in runs.items()], levels=(195, 400, 450)))
 
@@ -49,7 +44,7 @@ paper = {
 }
 drawing, axes = plots.figure(width=7.5)
 for (name, run), colour in zip(runs.items(), plots.COLOURS, strict=False):
-    x, y = smoothed(run.metrics, 4 if QUICK else 100)
+    x, y = smoothed(run.metrics, 100)
     plots.draw_curve(axes, x, y, name, color=colour)
     at = np.arange(9) * 1000
     shown = at <= x[-1]

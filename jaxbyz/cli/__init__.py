@@ -110,9 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Mistakes of the user end in one line on standard error and exit code 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--version"]:
-        from importlib.metadata import version
+        from jaxbyz import __version__
 
-        print(version("jaxbyz"))
+        print(__version__)
         return 0
     command = next((word for word in arguments if word in COMMANDS), "")
     takes_long = command in COMMANDS and command not in SHORT

@@ -63,7 +63,7 @@ class Lines:
         speed = "" if pace is None else f", {pace[0]:,.0f} steps per second, {pace[1]:.0f} s left"
         more = "" if self.more is None else f"; sweep: {self.more(progress)}"
         print(
-            f"{progress.trajectories} of {self.total} trajectories per agent, honest return "
+            f"{progress.trajectories} of {max(self.total, progress.trajectories)} trajectories per agent, honest return "
             f"{progress.honest_return:.1f}, {now - self.started:.0f} s{speed}{more}",
             file=sys.stderr,
             flush=True,
@@ -104,7 +104,7 @@ class Bar:
         pace = self.pace(progress)
         self.bar.update(
             self.task,
-            description=f"{progress.trajectories}/{self.total}",
+            description=f"{progress.trajectories}/{max(self.total, progress.trajectories)} trajectories per agent",
             total=progress.iterations,
             completed=progress.iteration,
             numbers=f"return [bold]{progress.honest_return:.1f}[/]"

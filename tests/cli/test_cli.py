@@ -289,13 +289,14 @@ def test_other_names_lead_to_options():
         (["--hidden", "0"], "hidden=0"),
         (["--hidden", "a,b"], "hidden='a,b'"),
         (["--aggregator", "rfaa"], "aggregator='rfaa' is unknown; did you mean 'rfa'?"),
-        (["--attack", "avgzero"], "did you mean 'avg-zero'?"),
-        (["--algorithm", "decbyz"], "did you mean 'decbyzpg'?"),
-        (["--agreement", "mdaa"], "did you mean 'mda'?"),
+        (["--preset", "cart"], "preset='cart' is unknown; did you mean"),
+        (["--attack", "avgzero"], "did you mean 'avg-zero'"),
+        (["--algorithm", "decbyz"], "did you mean 'decbyzpg'"),
+        (["--agreement", "mdaa"], "did you mean 'mda'"),
         (["--pre-aggregator", "bucket"], "did you mean 'bucketing'?"),
         (["--env", "CartPole"], "did you mean 'CartPole-v1'?"),
-        (["--preset", "cartpol"], "did you mean 'cartpole'?"),
-        (["--optimizer", "adma"], "did you mean 'adam'?"),
+        (["--preset", "cartpol"], "did you mean 'cartpole'"),
+        (["--optimizer", "adma"], "did you mean 'adam'"),
         (["--aggregator", "rfa:rouds=3"], "unknown option 'rouds'"),
         (["--previous", "realized"], "previous='realized' needs a constant step size"),
         (["--nonsense", "1"], "unrecognized arguments: --nonsense"),
@@ -487,3 +488,19 @@ def test_long_commands_say_at_once_that_they_start(monkeypatch, capsys):
         with pytest.raises(RuntimeError, match="the rest"):
             main()
         assert capsys.readouterr().err == expected
+
+
+def test_a_misspelt_command_is_answered_with_few_suggestions(capsys):
+    assert main(["trian"]) == 2
+    assert "command='trian' is unknown; did you mean 'train'?" in capsys.readouterr().err
+    assert main(["train", "--preset", "cartpole-stead"]) == 2
+    assert capsys.readouterr().err.count("'cartpole") <= 6  # the name itself, and five suggestions
+
+
+@pytest.mark.parametrize(("words", "rule"), [([], "rfa"), (["--env", "Acrobot-v1"], "caf")])
+def test_the_help_shows_the_rule_of_the_task(words, rule, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["jaxbyz", "train", *words])
+    with pytest.raises(SystemExit):
+        main(["train", *words, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"options as name:option=value ({rule})" in text

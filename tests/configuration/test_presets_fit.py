@@ -43,12 +43,13 @@ def test_every_algorithm_trains_on_every_task(env, algorithm, capsys):
     [
         (
             "CartPole-v1", "res-nharpg",
-            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule rfa (the default "
-            "under attack), agreement none (res-nharpg has none); for this algorithm B=1 instead of 8",
+            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule rfa (the "
+            "default under attack), agreement none (res-nharpg has none); for this algorithm B=1 instead of 8",
         ),
         (
             "Acrobot-v1", "fedpg-br",
-            "preset acrobot, algorithm fedpg-br, rule caf, agreement none; for this algorithm baseline=none instead of "
+            "preset acrobot (the best known for Acrobot-v1), algorithm fedpg-br (as asked for), rule caf (the default "
+            "under attack), agreement none (fedpg-br has none); for this algorithm baseline=none instead of "
             "critic, estimator=whitened instead of gpomdp, weights=per-step instead of trajectory, advantages=plain "
             "instead of normalised, epochs=1 instead of 16, N=16 instead of 8, B=4 instead of 8",
         ),
