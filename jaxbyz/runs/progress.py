@@ -63,8 +63,8 @@ class Lines:
         speed = "" if pace is None else f", {pace[0]:,.0f} steps per second, {pace[1]:.0f} s left"
         more = "" if self.more is None else f"; sweep: {self.more(progress)}"
         print(
-            f"{progress.trajectories} of {max(self.total, progress.trajectories)} trajectories per agent, honest return "
-            f"{progress.honest_return:.1f}, {now - self.started:.0f} s{speed}{more}",
+            f"{progress.trajectories} of {max(self.total, progress.trajectories)} trajectories per agent, honest "
+            f"return {progress.honest_return:.1f}, {now - self.started:.0f} s{speed}{more}",
             file=sys.stderr,
             flush=True,
         )
