@@ -178,6 +178,13 @@ def test_members_share_a_program_only_if_it_is_the_same():
     assert algorithm() is algorithm(seed=7) is algorithm(seeds=2, trajectories=60, coin="own", output="best")
     assert algorithm(start="shared") is not algorithm(start="shared", seed=7)
     assert algorithm() is not algorithm(eta=0.5)
+
+    def family(**options):
+        options = {"preset": "cartpole-steady", "horizon": 8, "hidden": (3,), "trajectories": 9, **options}
+        return make_plan(resolve(**options)).family
+
+    assert family() is family(eta=0.5) is family(p=0.7) and family(eta_end=1e-4) is family(eta_end=1e-5, decay_over=3)
+    assert family() is not family(p=1.0) and family() is not family(eta_end=1e-4) and family() is not family(N=10)
     before = algorithm(byzantine=1, aggregator="rfa")
     entry = jb.rules.aggregators["rfa"]
     jb.rules.aggregators.add("rfa", entry.factory, entry.summary, entry.limit)
