@@ -22,7 +22,7 @@ jb.prepare()  # use all cores, and keep compiled programs for the next session
 
 # %% [markdown]
 # Options decide everything about a run. `jaxbyz train --help` explains them, and a preset supplies those that are
-# not given. The whole notebook takes TIME on two Xeon cores.
+# not given. The whole notebook takes a minute on two Xeon cores.
 
 # %%
 options = {"preset": "cartpole", "agents": 13, "byzantine": 3, "attack": "avg-zero", "seeds": 4}

@@ -4,7 +4,7 @@
 # In one iteration of DecByzPG every agent **estimates** a gradient, Byzantine agents **attack** by sending forged
 # messages, every agent **aggregates** what it receives and takes a step, and all **agree** on parameters. Here we do
 # each step by hand, on CartPole. Messages have hundreds of entries; we plot them along the two directions in which
-# the honest estimates differ most. The notebook takes TIME on two Xeon cores.
+# the honest estimates differ most. The notebook takes two minutes on two Xeon cores.
 
 # %%
 # %matplotlib inline
