@@ -21,6 +21,7 @@ _PUBLIC = {
     "jaxbyz.configuration.building": "build",
     "jaxbyz.configuration.config": "Config",
     "jaxbyz.configuration.resolving": "resolve",
+    "jaxbyz.report.compare": "compare",
     "jaxbyz.runs.run": "run_experiment",
     "jaxbyz.runs.run_folder": "RunData load_run",
     "jaxbyz.policies": "Policy cnn_policy flax_policy mlp_policy",

@@ -13,7 +13,7 @@ from IPython.display import Image
 
 import jaxbyz as jb
 from jaxbyz.environments.rendering import save_gif
-from jaxbyz.report import plots
+from jaxbyz.report import heatmaps, plots
 from jaxbyz.report.episodes import render_episode
 from jaxbyz.report.statistics import final_returns
 from jaxbyz.runs.progress import make_progress
@@ -48,7 +48,7 @@ plots.learning_curves(runs, width=50)
 # far from all others. The mean would give each of them one thirteenth.
 
 # %%
-plots.trust(runs[0])
+heatmaps.trust(runs[0])
 
 # %% [markdown]
 # `metrics` holds arrays of shape `[seeds, iterations]`, under the same names as in the file `metrics.npz` of the run

@@ -18,6 +18,7 @@ from IPython.display import Image
 
 import jaxbyz as jb
 from jaxbyz.report import plots
+from jaxbyz.report.agreement_animation import agreement_animation
 from jaxbyz.report.agreement_rounds import AgreementTrace, project_to_plane, trace_agreement
 from jaxbyz.sampling.page import sampler
 from jaxbyz.sampling.scoring import SamplingInputs
@@ -146,7 +147,7 @@ for i, now in enumerate(np.asarray(held)):
 
 # %%
 trace = AgreementTrace(np.asarray(held)[None], np.asarray(sent)[None], np.asarray(mask)[None])
-path = plots.agreement_animation(trace, tempfile.mkdtemp() + "/agreement.gif", fps=1.5, size=3.6)
+path = agreement_animation(trace, tempfile.mkdtemp() + "/agreement.gif", fps=1.5, size=3.6)
 Image(filename=path, format="gif")
 
 # %% [markdown]

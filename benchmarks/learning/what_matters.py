@@ -197,7 +197,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def _iqm(values: np.ndarray) -> Any:
-    from jaxbyz.report.statistics import stratified_iqm
+    from jaxbyz.report.intervals import stratified_iqm
 
     return stratified_iqm([values])
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxbyz.benchmark.entries import NO_ATTACK
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.report.statistics import interquartile_mean, percentile_interval
+from jaxbyz.report.intervals import interquartile_mean, percentile_interval
 
 
 def seeds_of_cells(entry: dict[str, Any], ranked: list[list[str]]) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from jaxbyz.benchmark.scores import (
     CellScore,
     Settings,
     SettingScore,
+    estimate,
     improvement,
     mean_of_known,
     normalise,
@@ -29,7 +30,7 @@ from jaxbyz.benchmark.scores import (
 )
 from jaxbyz.benchmark.suite import Suite, load_suite
 from jaxbyz.configuration.resolving import from_dict
-from jaxbyz.report.statistics import Estimate, interquartile_mean, stratified_iqm
+from jaxbyz.report.intervals import FEWEST_FOR_INTERVAL, Estimate, interquartile_mean, without_interval
 
 Certificates = Mapping[tuple[str, str], dict[str, Any]]
 
@@ -98,6 +99,15 @@ def improvements(suite: Suite, scores: Sequence[Settings]) -> list[list[Estimate
     return rows
 
 
+def _reference_interval(returns: np.ndarray, suite: Suite) -> Estimate:
+    """Return the interquartile mean of a reference's seeds with its percentile interval, as for scores."""
+    n, value = len(returns), interquartile_mean(returns)
+    if n < FEWEST_FOR_INTERVAL:
+        return without_interval(value)
+    chosen = np.random.default_rng(0).integers(n, size=(suite.statistics.resamples, n))
+    return estimate(float(value), interquartile_mean(returns[chosen.T]), suite.statistics.confidence)
+
+
 def _setting(suite: Suite, results: Mapping[Cell, CellResult], task: str, federation: str) -> dict[str, Any]:
     """Return what all entries have in common in a setting.
 
@@ -110,10 +120,7 @@ def _setting(suite: Suite, results: Mapping[Cell, CellResult], task: str, federa
     if references is not None:
         returns = {cell.entry: reference_returns(suite, results[cell]) for cell in reference_cells(task, federation)}
         with np.errstate(invalid="ignore"):  # percentiles of −∞
-            intervals = {
-                name: stratified_iqm([row], statistics.resamples, statistics.confidence)
-                for name, row in returns.items()
-            }
+            intervals = {name: _reference_interval(row, suite) for name, row in returns.items()}
         if references.make_scale:
             first = {
                 name: normalise(row[: suite.seeds.count], references, statistics.floor) for name, row in returns.items()

@@ -20,15 +20,8 @@ import numpy as np
 from jaxbyz.benchmark.entries import ALONE, MEAN, NO_ATTACK, Cell, reference_cells
 from jaxbyz.benchmark.results import CellResult
 from jaxbyz.benchmark.suite import Suite
-from jaxbyz.report.statistics import (
-    Estimate,
-    bootstrap_iqms,
-    first_reached,
-    interquartile_mean,
-    percentile_interval,
-    performance_profile,
-    probability_of_improvement,
-)
+from jaxbyz.report.intervals import Estimate, bootstrap_iqms, interquartile_mean, percentile_interval
+from jaxbyz.report.statistics import first_reached, performance_profile, probability_of_improvement
 
 HIGHEST_LEVEL = 1.25  # of performance profiles
 

@@ -20,6 +20,10 @@ COMMANDS = {
     "train": ("jaxbyz.cli.train", "train an algorithm and write a run folder"),
     "resume": ("jaxbyz.cli.resume", "continue an interrupted run, or extend a finished one"),
     "sweep": ("jaxbyz.cli.sweep", "train every combination of options that a TOML file lists"),
+    "compare": (
+        "jaxbyz.cli.compare",
+        "compare methods in a table: final returns, failures and differences, with intervals",
+    ),
     "plot": ("jaxbyz.cli.plot", "draw run folders: curves, heatmap, diameter, trust, agreement"),
     "reproduce": ("jaxbyz.cli.reproduce", "train and draw the figures of the paper, next to its own curves"),
     "benchmark": ("jaxbyz.cli.benchmark", "run a suite of tasks and attacks, score entries, publish a leaderboard"),

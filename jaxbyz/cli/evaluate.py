@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from jaxbyz.errors import UsageError
     from jaxbyz.files import json_text
-    from jaxbyz.report.statistics import FEWEST_FOR_INTERVAL, bootstrap_mean, standard_deviation
+    from jaxbyz.report.intervals import FEWEST_FOR_INTERVAL, bootstrap_mean
+    from jaxbyz.report.statistics import standard_deviation
     from jaxbyz.runs.run_folder import load_run
     from jaxbyz.trained.evaluation import evaluate, evaluate_agents
 

@@ -56,10 +56,10 @@ def _check_names(config: Config) -> None:
             registry[parse_spec(part)[0]]
 
 
-def registered(config: Config) -> bool:
-    """Return whether every component that the configuration names is registered in this process."""
+def unregistered(config: Config) -> str | None:
+    """Return which component of the configuration is not registered in this process, in words; None if all are."""
     try:
         _check_names(config)
-    except UsageError:
-        return False
-    return True
+    except UsageError as error:
+        return str(error).partition(";")[0]
+    return None

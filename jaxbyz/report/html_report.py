@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -15,41 +13,42 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.configuration.check import registered
 from jaxbyz.configuration.resolving import to_dict
-from jaxbyz.environments.rendering import drawable, save_gif
 from jaxbyz.errors import UsageError, check_ending
 from jaxbyz.files import write_output_text
-from jaxbyz.report import plots
-from jaxbyz.report.agreement_rounds import trace_run
-from jaxbyz.report.episodes import render_episode
+from jaxbyz.report.animations import animate
+from jaxbyz.report.compare import compared_method
+from jaxbyz.report.comparison_table import INTERVALS
 from jaxbyz.report.findings import findings
+from jaxbyz.report.intervals import Estimate, bootstrap_mean
+from jaxbyz.report.result_table import result_table
 from jaxbyz.report.runs import (
     METRIC_LABELS,
-    attack_table,
     brightest_share,
     common_environment,
     differing_options,
     labels,
     setting,
     shares_over_time,
-    styles,
     training_command,
 )
 from jaxbyz.report.statistics import (
+    SEED_STATISTICS,
+    average_returns,
+    failure_level,
     final_returns,
-    mean_and_std,
+    have_failed,
+    of_finite_seeds,
     smoothed,
     smoothing_width,
-    standard_deviation,
-    stratified_iqm,
     trajectories_to_level,
+    within,
 )
-from jaxbyz.report.tables import RETURN_LEVELS, mean_and_deviation, value_range
+from jaxbyz.report.styles import styles
+from jaxbyz.report.tables import RETURN_LEVELS, possible_range, value_range, with_interval
 from jaxbyz.runs.run_folder import RunData
 
 MAX_POINTS = 300  # per curve
-MAX_FRAMES = 120  # per animated episode
 NOT_DRAWN = ("trajectories", "batch", "coin", "finite")  # metrics that are not worth a curve
 
 
@@ -74,8 +73,10 @@ def write_report(
     """
     check_ending(out, ".html", ".htm")
     data = report_data(runs, title=title, width=width)
-    data["animations"] = animate(runs[:animations], log)
+    data["animations"], data["missing_animations"] = animate(runs[:animations], log)
     data["not_animated"] = max(0, len(runs) - animations) if animations else 0
+    for index, reason in data["missing_animations"]:
+        log(f"{data['runs'][index]['label']}: {reason}")
     write_output_text(Path(out), fill_template(data))
     return Path(out)
 
@@ -114,34 +115,55 @@ def report_data(runs: Sequence[RunData], *, title: str = "jaxbyz report", width:
     """Return everything that the page shows, except animations, as JSON values; non-finite numbers become null."""
     environment = common_environment(runs)
     levels = RETURN_LEVELS.get(environment, ())
-    table = attack_table(runs)
+    failing = failure_level([run.metrics for run in runs])
     return {
         "title": title,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "findings": findings(runs),
         "setting": setting(runs),
+        "intervals": INTERVALS,
+        "failing": _number(failing),
         "styles": [style._asdict() for style in styles(runs)],
         "brightest": max(brightest_share(run.config.agents) for run in runs),
         "environment": environment,
         "levels": list(levels),
         "metric_labels": METRIC_LABELS,
         "differing": differing_options(runs),
-        "runs": [_run_data(run, name, width, levels) for name, run in zip(labels(runs), runs, strict=True)],
-        "table": {
-            "defences": table.defences,
-            "attacks": table.attacks,
-            "cells": [[None if seeds is None else _cell(seeds) for seeds in row] for row in table.returns],
-            "range": value_range(environment),
-            "iqm": [
-                _numbers(**stratified_iqm([seeds for seeds in row if seeds is not None])._asdict())
-                for row in table.returns
-            ],
-        },
+        "runs": [_run_data(run, name, width, levels, failing) for name, run in zip(labels(runs), runs, strict=True)],
+        "table": _table(runs, failing) | {"range": value_range(environment)},
     }
 
 
-def _cell(seeds: np.ndarray) -> dict[str, Any]:
-    return {"mean": _number(seeds.mean()), "seeds": _list(seeds), "text": mean_and_deviation(seeds)}
+def _table(runs: Sequence[RunData], failing: float) -> dict[str, Any]:
+    """Return the final returns by method and attack, and what every row amounts to."""
+    table, areas = result_table(runs), result_table(runs, average_returns)
+    rows = []
+    for method, cells, area in zip(table.rows, table.cells, areas.cells, strict=True):
+        known = [(a, f, g) for a, f, g in zip(table.columns, cells, area, strict=True) if f is not None]
+        attacks, finals, averages = map(list, zip(*known, strict=True))
+        row = compared_method(method, attacks, finals, averages, None, failing)
+        worst = (attacks[0], float(finals[0].values.mean())) if row.worst_attack is None else row.worst_attack
+        rows.append(
+            {
+                "iqm": _estimate(row.robust),
+                "area": _estimate(row.area),
+                "worst_seed": _number(row.worst_seed),
+                "worst_attack": [worst[0], _number(worst[1])],
+                "failed": f"{row.failed}/{row.results}",
+            }
+        )
+    shown = [[None if cell is None else _cell(cell.values, failing) for cell in row] for row in table.cells]
+    return {"defences": table.rows, "attacks": table.columns, "cells": shown, "rows": rows}
+
+
+def _cell(seeds: np.ndarray, failing: float) -> dict[str, Any]:
+    failed = int(have_failed(seeds, failing).sum())
+    text = with_interval(bootstrap_mean(seeds)) + (f", {failed} of {len(seeds)} failed" if failed else "")
+    return {"mean": _number(seeds.mean()), "seeds": _list(seeds), "text": text}
+
+
+def _estimate(estimate: Estimate) -> dict[str, Any]:
+    return {"text": with_interval(estimate), **_numbers(**estimate._asdict())}
 
 
 def _times(run: RunData) -> dict[str, str]:
@@ -151,15 +173,18 @@ def _times(run: RunData) -> dict[str, str]:
     return times | ({"duration": str(timedelta(seconds=round(seconds)))} if seconds else {})
 
 
-def _run_data(run: RunData, name: str, width: int | None, levels: Sequence[float]) -> dict[str, Any]:
-    metrics, final = run.metrics, final_returns(run.metrics)
+def _run_data(run: RunData, name: str, width: int | None, levels: Sequence[float], failing: float) -> dict[str, Any]:
+    metrics = run.metrics
+    final = of_finite_seeds(metrics, final_returns(metrics))
+    interval = bootstrap_mean(final)
     return {
         "label": name,
         "command": training_command(run.config, run.record.get("imported", ())),
         "times": _times(run),
         "config": to_dict(run.config),
         "machine": run.environment,
-        "final": _numbers(mean=final.mean(), std=standard_deviation(final), worst=final.min()),
+        "final": _numbers(mean=final.mean(), low=interval.low, high=interval.high, worst=final.min()),
+        "failed": int(have_failed(final, failing).sum()),
         "seeds": _list(final),
         "trajectories": int(metrics["trajectories"][:, -1].max()),
         "reached_at": [_number(trajectories_to_level(metrics, level)) for level in levels],
@@ -186,13 +211,16 @@ def _trust(run: RunData) -> dict[str, Any] | None:
 
 
 def _curve(run: RunData, metric: str, width: int | None) -> dict[str, Any]:
-    """Return a smoothed metric: mean and interquartile mean as [value, low, high], and every seed of the return."""
+    """Return a smoothed metric: every statistic over seeds as [value, low, high], and every seed of the return."""
     shortest = math.ceil(float(run.metrics["trajectories"][:, -1].min()) / MAX_POINTS)
     x, y = smoothed(run.metrics, max(width or smoothing_width(run.metrics), shortest), metric)
+    bounds = possible_range(run.config, metric)
     return {
         "x": _list(x),
-        "mean": [_list(values, 6) for values in mean_and_std(y)],
-        "iqm": [_list(values, 6) for values in stratified_iqm([y], resamples=500)],
+        **{
+            name: [_list(values, 6) for values in within(statistic(y), y, bounds)]
+            for name, (statistic, _) in SEED_STATISTICS.items()
+        },
         "seeds": [_list(row, 5) for row in y] if metric == "returns" else [],
     }
 
@@ -220,46 +248,3 @@ def _numbers(**values: Any) -> dict[str, float | int | None]:
 
 def _list(values: np.ndarray, digits: int | None = None) -> list[float | int | None]:
     return [_number(float(value), digits) for value in values]
-
-
-def animate(runs: Sequence[RunData], log: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
-    """Return GIFs of an episode of every run and of its agreement, where the environment and the algorithm allow it.
-
-    A run with a rule or an attack that is not registered here cannot be repeated and is skipped.
-    """
-    animations = []
-    with tempfile.TemporaryDirectory() as folder:
-        for index, run in enumerate(runs):
-            if not registered(run.config):
-                continue
-            for kind, draw in (("policy", _animate_episode), ("agreement", _animate_agreement)):
-                path = Path(folder) / f"{index}-{kind}.gif"
-                log(f"animation of the {kind} of run {index + 1} of {len(runs)}")
-                if (caption := draw(run, path)) is not None:
-                    source = "data:image/gif;base64," + base64.b64encode(path.read_bytes()).decode()
-                    animations.append({"run": index, "kind": kind, "caption": caption, "source": source})
-    return animations
-
-
-def _animate_episode(run: RunData, path: Path) -> str | None:
-    """Draw an episode of the first seed's first agent; return the caption, or None if it cannot be drawn."""
-    config = run.config
-    if config.env not in drawable() or not run.policy:
-        return None
-    theta = run.policy[config.output][0, 0]
-    if not np.isfinite(theta).all():  # this seed diverged; the curves show it
-        return None
-    episode = render_episode(config, theta, width=240, max_frames=MAX_FRAMES)
-    save_gif(episode.frames, path, fps=25)
-    return f"one episode of seed {config.seed}: return {episode.total_return:.0f} in {episode.steps} steps"
-
-
-def _animate_agreement(run: RunData, path: Path) -> str | None:
-    """Draw the agreement of the first seed's first iterations; return the caption, or None if all proposals agree."""
-    if run.config.agreement == "none":
-        return None
-    trace = trace_run(run.config, 0, 3)
-    if not np.ptp(trace.parameters[:, 0], axis=1).any():
-        return None
-    plots.agreement_animation(trace, path, size=3.0)
-    return f"agreement ({run.config.agreement}) on parameters"

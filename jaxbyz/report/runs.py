@@ -1,4 +1,4 @@
-"""What pictures and the report need to know about runs: labels, commands, the attack table, shares over time."""
+"""What pictures and the report need to know about runs: labels, commands, shares over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.federation.keys import FEDERATION_FILE
 from jaxbyz.federation.results import is_federation, load_federation
 from jaxbyz.registry import import_options
-from jaxbyz.report.statistics import final_values
 from jaxbyz.runs.run_folder import RunData, load_run
 
 # metric with one value per iteration -> axis label; the order is that of menus
@@ -160,37 +159,6 @@ def labels(runs: Sequence[FinishedRun], without: str | None = None) -> list[str]
     return texts
 
 
-class Style(NamedTuple):
-    """How a run is drawn: the number of its colour, and that of its pattern of dashes (0 for a solid line)."""
-
-    colour: int
-    dash: int
-
-
-COLOURS, DASHES = 8, 4  # how many there are
-
-
-def styles(runs: Sequence[FinishedRun], varying: str | None = None) -> list[Style]:
-    """Return how runs are drawn: one colour per method, and dashes to tell runs of the same method apart.
-
-    If all runs use the same method, each has a colour of its own.
-
-    Args:
-        runs: the runs.
-        varying: an option that need not be shown by dashes, because it is shown otherwise.
-    """
-    methods = [defence_name(run.config) for run in runs]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(methods))}
-    if len(numbers) == 1 and varying is None:
-        return [Style(i % COLOURS, i // COLOURS % DASHES) for i in range(len(runs))]
-    seen: dict[str, dict[str, int]] = {name: {} for name in numbers}  # method -> label -> its number
-    found = []
-    for name, text in zip(methods, labels(runs, without=varying), strict=True):
-        among_method = seen[name].setdefault(text, len(seen[name]))
-        found.append(Style(numbers[name] % COLOURS, (numbers[name] // COLOURS + among_method) % DASHES))
-    return found
-
-
 def defence_name(config: Config) -> str:
     """Name the defence: algorithm, aggregator and, unless it is the usual MDA, agreement."""
     if config.traits.naive:
@@ -217,44 +185,6 @@ def training_command(config: Config, imported: Sequence[str] = ()) -> str:
         if value is not True:
             words.append(",".join(map(str, value)) if isinstance(value, tuple) else str(value).replace("None", "none"))
     return shlex.join(words)
-
-
-class AttackTable(NamedTuple):
-    """Final returns of every defence under every attack.
-
-    Attributes:
-        defences: names of the rows.
-        attacks: names of the columns.
-        returns: for every row and column the final returns `[seeds]`, or None if there is no such run.
-    """
-
-    defences: list[str]
-    attacks: list[str]
-    returns: list[list[np.ndarray | None]]
-
-
-# Options that define the row or column of a run, or that do not make it a different experiment.
-TABLE_OPTIONS = (
-    "algorithm", "aggregator", "pre_aggregator", "agreement", "attack", "byzantine", "seed", "seeds", "unsafe",
-)  # fmt: skip
-
-
-def attack_table(runs: Sequence[FinishedRun], metric: str = "returns") -> AttackTable:
-    """Collect final returns, or the final values of another metric, by defence and attack.
-
-    Runs that differ in other options get separate rows, which name these options. Runs that differ only in their seeds
-    share a cell.
-    """
-    others = differing_options(runs, TABLE_OPTIONS)
-    found: dict[tuple[str, str], list[np.ndarray]] = {}
-    for run in runs:
-        attack = attack_name(run.config)
-        defence = ", ".join([defence_name(run.config), *assignments(run, others)])
-        found.setdefault((defence, attack), []).append(final_values(run.metrics, metric))
-    joined = {cell: np.concatenate(returns) for cell, returns in found.items()}
-    defences = list(dict.fromkeys(defence for defence, _ in found))
-    attacks = list(dict.fromkeys(attack for _, attack in found))
-    return AttackTable(defences, attacks, [[joined.get((row, column)) for column in attacks] for row in defences])
 
 
 class SharesOverTime(NamedTuple):

@@ -1,23 +1,17 @@
-"""Statistics of finished runs: final returns, smoothed curves, and aggregates over seeds with intervals.
-
-The interquartile mean with stratified bootstrap intervals follows Agarwal et al. (2021) and their package rliable.
-"""
+"""Statistics of finished runs: final returns, smoothed curves, and means over seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxbyz.errors import UsageError
+from jaxbyz.report.intervals import FEWEST_FOR_INTERVAL, Estimate, percentile_interval, stratified_iqm
 
 MAX_GRID = 100_000  # points of a curve
+FAILURE = 0.25  # of the way from the untrained policy to the best run; a seed that stays below it has failed
 FINAL_PART = 0.05  # the last 5 % of a run's trajectories define its final return
-# A bootstrap interval of fewer values is not shown: that of two or three is their range. For normal values, the 95 %
-# interval of their mean contains the true mean in 51 % of all cases with 2 values, 75 % with 3, 83 % with 5, 90 % with
-# 10 and 93 % with 20.
-FEWEST_FOR_INTERVAL = 5
 
 
 def final_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
@@ -36,9 +30,40 @@ def final_values(metrics: dict[str, np.ndarray], metric: str) -> np.ndarray:
     return np.sum(np.where(weight > 0, values * weight, 0.0), axis=1) / np.sum(weight, axis=1)
 
 
+def of_finite_seeds(metrics: dict[str, np.ndarray], values: np.ndarray) -> np.ndarray:
+    """Return values of seeds, `[seeds]`, with NaN for every seed whose honest agents became non-finite."""
+    return np.where(metrics["finite"].astype(bool).all(axis=1), values, np.nan)
+
+
+def average_returns(metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the mean honest return over the whole run for every seed, `[seeds]`.
+
+    It is the area under the learning curve, divided by the number of trajectories.
+    """
+    ends = metrics["trajectories"][:, -1:]
+    return window_averages(metrics, np.zeros_like(ends), ends)[:, 0]
+
+
 def smoothing_width(metrics: dict[str, np.ndarray]) -> int:
     """Return the number of trajectories that a point of a curve averages: a fiftieth of the run, at least a batch."""
     return max(1, int(metrics["batch"].max()), int(metrics["trajectories"][:, -1].min()) // 50)
+
+
+def failure_level(runs: Sequence[dict[str, np.ndarray]]) -> float:
+    """Return the final return below which a seed has failed, from the metrics of all runs that are compared.
+
+    It is a quarter of the way from the untrained policy, the mean return of the first iteration over all runs, to the
+    best run, the highest mean final return. It is −∞ if no run is better than the untrained policy.
+    """
+    untrained = float(np.nanmean([np.mean(metrics["returns"][:, 0]) for metrics in runs]))
+    finals = [of_finite_seeds(metrics, final_returns(metrics)).mean() for metrics in runs]
+    best = max((final for final in finals if np.isfinite(final)), default=-np.inf)
+    return untrained + FAILURE * (best - untrained) if best > untrained else -np.inf
+
+
+def have_failed(final: np.ndarray, level: float) -> np.ndarray:
+    """Return which seeds have failed: those that became non-finite (NaN), and those below the level."""
+    return ~(np.isfinite(final) & (final >= level))
 
 
 def standard_deviation(values: np.ndarray) -> np.ndarray:
@@ -114,28 +139,16 @@ def first_reached(x: np.ndarray, y: np.ndarray, level: float) -> np.ndarray:
 
 
 def trajectories_to_level(metrics: dict[str, np.ndarray], level: float) -> float:
-    """Return the trajectories per agent until the smoothed return, averaged over seeds, reaches `level`; or NaN.
+    """Return the trajectories per agent until the return, averaged over seeds, is at least `level`; NaN if never.
 
-    The return is averaged over the last 100 trajectories and examined after every smallest batch, at most 100.
+    After every smallest batch, the return is averaged over as many of the last trajectories as the largest batch has,
+    or over all before there are so many. The window does not depend on the length of the run.
     """
-    smallest = int(metrics["batch"].min())
+    smallest, largest = int(metrics["batch"].min()), int(metrics["batch"].max())
     longest = int(metrics["trajectories"][:, -1].min())
-    x, y = smoothed(metrics, step=max(min(100, smallest), longest // MAX_GRID + 1))
-    return float(first_reached(x, y.mean(axis=0), level))
-
-
-class Estimate(NamedTuple):
-    """A value and the ends of its interval, all of the same shape (`[]` or `[G]`); NaN if there is no interval."""
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
-def without_interval(value: np.ndarray) -> Estimate:
-    """Return an estimate without an interval."""
-    unknown = np.full_like(value, np.nan)
-    return Estimate(value, unknown, unknown)
+    ends = np.arange(smallest, longest + 1, max(smallest, longest // MAX_GRID + 1))
+    mean = window_averages(metrics, np.maximum(ends - largest, 0), ends).mean(axis=0)
+    return float(first_reached(ends, mean, level))
 
 
 def mean_and_std(rows: np.ndarray) -> Estimate:
@@ -145,60 +158,6 @@ def mean_and_std(rows: np.ndarray) -> Estimate:
     """
     mean, std = rows.mean(axis=0), standard_deviation(rows) if len(rows) > 1 else 0.0
     return Estimate(mean, mean - std, mean + std)
-
-
-def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Average the middle half of `[n, …]` along the first axis: the ⌊n/4⌋ lowest and highest scores are discarded."""
-    n = scores.shape[0]
-    cut = n // 4
-    return np.sort(scores, axis=0)[cut : n - cut].mean(axis=0)
-
-
-def stratified_iqm(
-    strata: Sequence[np.ndarray], resamples: int = 2000, confidence: float = 0.95, seed: int = 0
-) -> Estimate:
-    """Return the interquartile mean of all strata together, with a percentile bootstrap interval.
-
-    The bootstrap resamples the seeds within every stratum. There is no interval if there are fewer than
-    `FEWEST_FOR_INTERVAL` scores in all, or only one in a stratum.
-
-    Args:
-        strata: scores `[seeds]` or `[seeds, G]` per stratum, for example one stratum per attack. The number of seeds
-            may differ.
-        resamples: the number of bootstrap samples.
-        confidence: the coverage of the interval.
-        seed: the seed of the random generator.
-    """
-    value = interquartile_mean(np.concatenate(strata))
-    if sum(map(len, strata)) < FEWEST_FOR_INTERVAL or min(map(len, strata)) < 2:
-        return without_interval(value)
-    generator = np.random.default_rng(seed)
-    resampled_means = []
-    for _ in range(resamples):
-        resampled = [rows[generator.integers(len(rows), size=len(rows))] for rows in strata]
-        resampled_means.append(interquartile_mean(np.concatenate(resampled)))
-    return Estimate(value, *percentile_interval(np.stack(resampled_means), confidence))
-
-
-def bootstrap_mean(values: np.ndarray, resamples: int = 2000, confidence: float = 0.95, seed: int = 0) -> Estimate:
-    """Return the mean of `[n]` with a percentile bootstrap interval, if there are at least `FEWEST_FOR_INTERVAL`."""
-    mean, n = np.asarray(values.mean()), len(values)
-    if n < FEWEST_FOR_INTERVAL:
-        return without_interval(mean)
-    chosen = np.random.default_rng(seed).integers(0, n, (resamples, n))
-    return Estimate(mean, *percentile_interval(values[chosen].mean(axis=1), confidence))
-
-
-def bootstrap_iqms(scores: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """Return the interquartile means `[resamples]` of samples that are drawn with replacement from scores `[n]`."""
-    n = len(scores)
-    return interquartile_mean(scores[generator.integers(n, size=(n, resamples))])
-
-
-def percentile_interval(values: np.ndarray, confidence: float) -> np.ndarray:
-    """Return the ends `[2, …]` of the percentile interval of bootstrap values `[resamples, …]`."""
-    tail = 50 * (1 - confidence)
-    return np.percentile(values, [tail, 100 - tail], axis=0)
 
 
 def performance_profile(scores: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -231,11 +190,22 @@ def probability_of_improvement(
     return Estimate(np.asarray(np.mean(values)), *percentile_interval(np.mean(resampled, axis=0), confidence))
 
 
+def within(estimate: Estimate, rows: np.ndarray, bounds: tuple[float, float]) -> Estimate:
+    """Cut the interval of an estimate of `[seeds, G]` at the values that are possible.
+
+    What was measured is possible, even if the bounds do not contain it.
+    """
+    if not np.isfinite(rows).any():
+        return estimate
+    least, greatest = min(bounds[0], np.nanmin(rows)), max(bounds[1], np.nanmax(rows))
+    return Estimate(estimate.value, *(np.clip(end, least, greatest) for end in estimate[1:]))
+
+
 # statistic over seeds -> function of [seeds, G], and its description
 SEED_STATISTICS = {
-    "mean": (mean_and_std, "mean ± standard deviation (n − 1) over seeds"),
+    "mean": (mean_and_std, "line: mean over seeds; band: ± one standard deviation (n − 1)"),
     "iqm": (
-        lambda rows: stratified_iqm([rows]),
-        f"interquartile mean over seeds, 95 % bootstrap interval (from {FEWEST_FOR_INTERVAL} seeds on)",
+        lambda rows: stratified_iqm([rows], resamples=2000),
+        f"line: interquartile mean over seeds; band: 95 % bootstrap interval (from {FEWEST_FOR_INTERVAL} seeds on)",
     ),
 }

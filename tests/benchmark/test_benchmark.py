@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmark_results import SUITE, entries, made_up, make_results, result_path, write_suite
+from scipy import stats
 
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries, reference_cells
 from jaxbyz.benchmark.export import marl_eval, rliable
@@ -26,7 +27,7 @@ from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune
 from jaxbyz.benchmark.verify import check_result, choose, compare
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
-from jaxbyz.report.statistics import interquartile_mean, probability_of_improvement, stratified_iqm, window_averages
+from jaxbyz.report.statistics import probability_of_improvement, window_averages
 from jaxbyz.runs.run import run
 
 ROOT = Path(__file__).parents[2]
@@ -207,17 +208,22 @@ def test_statistics_against_independent_ones():
     assert averages.tolist() == [[(2 * 1 + 4 * 2 + 2 * 5) / 8, (2 * 2 + 2 * 5) / 4]]
 
 
-def test_bootstrap_intervals_agree_with_those_of_the_report(tmp_path):
-    """The interval of a cell equals that of `stratified_iqm`, up to the noise of resampling."""
+def test_bootstrap_intervals_are_percentiles(tmp_path):
+    """The interval of a cell equals that of SciPy's percentile bootstrap, up to the noise of resampling."""
     path, folder = make_results(tmp_path)
     suite, cell = load_suite(path), Cell("easy", "k5", "robust", "avg-zero")
     returns = np.array([10.0, 14.0, 18.0, 20.0, 22.0, 26.0, 30.0, 50.0])
     made_up(folder, suite, cell, returns)
     found = score_entries(suite, load_results(folder, suite))["robust"]["easy", "k5"].attacks["avg-zero"]
-    expected = stratified_iqm([(returns - 10) / 20])
-    assert float(found.score.value) == pytest.approx(float(interquartile_mean((returns - 10) / 20)))
-    assert float(found.score.low) == pytest.approx(float(expected.low), abs=0.06)
-    assert float(found.score.high) == pytest.approx(float(expected.high), abs=0.06)
+    scores, random = (returns - 10) / 20, np.random.default_rng(0)
+
+    def iqm(rows, axis):
+        return stats.trim_mean(rows, 0.25, axis=axis)
+
+    expected = stats.bootstrap((scores,), iqm, method="percentile", rng=random).confidence_interval
+    assert float(found.score.value) == pytest.approx(iqm(scores, 0))
+    assert float(found.score.low) == pytest.approx(expected.low, abs=0.06)
+    assert float(found.score.high) == pytest.approx(expected.high, abs=0.06)
 
 
 def test_changed_and_foreign_results_are_refused(tmp_path):

@@ -12,7 +12,6 @@ import pytest
 import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.cli import main
-from jaxbyz.report.statistics import bootstrap_mean, stratified_iqm
 from jaxbyz.runs import checkpoints, run_folder
 from jaxbyz.runs.extension import extend, write_end
 from jaxbyz.runs.loop import Interrupted
@@ -197,20 +196,3 @@ def test_evaluation_in_a_changed_environment_with_an_interval(short, capsys):
     printed = capsys.readouterr().out
     assert "CartPole-v1 with gravity=12" in printed and "no interval, which needs at least 5 seeds" in printed
     assert "last parameters of agent 0, drawn actions" in printed
-
-
-def test_the_interval_covers_the_mean_as_often_as_it_says():
-    """For 40 normal returns, in 93 to 97 % of 600 repetitions; a little too narrow, as percentile intervals are."""
-    draws = np.random.default_rng(0).normal(10.0, 3.0, (600, 40))
-    inside = [low < 10.0 < high for _, low, high in (bootstrap_mean(draw, 400) for draw in draws)]
-    assert 0.92 < np.mean(inside) < 0.97
-
-
-def test_a_few_values_have_no_interval():
-    """The interval of two or three values would be their range, which is far from covering 95 %."""
-    values = np.arange(1.0, 6.0)
-    assert np.isnan(bootstrap_mean(values[:4])[1:]).all() and np.isfinite(bootstrap_mean(values)).all()
-    curves = values[:, None] + np.zeros(3)
-    assert np.isnan(stratified_iqm([curves[:4]])[1:]).all() and np.isfinite(stratified_iqm([curves])).all()
-    assert np.isfinite(stratified_iqm([values[:3], values[:2]])).all()
-    assert np.isnan(stratified_iqm([values[:4], values[:1]])[1:]).all(), "one seed says nothing about its spread"

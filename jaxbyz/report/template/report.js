@@ -4,14 +4,14 @@ const hidden = new Set(); // indices of runs that are not drawn
 const shortLabels = data.runs.map((run) => run.label); // they name only what differs
 // ---- tables -------------------------------------------------------------------------------------------------------
 function resultsTable() {
-  const head = ["run", "final return", "± std", "worst seed", ...data.levels.map((l) => `to ${l}`), "trajectories",
+  const head = ["run", "final return", "interval", "worst seed", "failed seeds", ...data.levels.map((l) => `trajectories to ${l}`), "trajectories",
     "diameter", "MB sent"];
   const rows = data.runs.map((run, i) => {
     const name = htmlElement("td", {}, swatch(i), " " + run.label);
     const cell = (value, text) => htmlElement("td", { "data-value": value === null ? "" : value }, text);
     return htmlElement("tr", { "data-run": i }, name,
-      cell(run.final.mean, format(run.final.mean)), cell(run.final.std, format(run.final.std)),
-      cell(run.final.worst, format(run.final.worst)),
+      cell(run.final.mean, format(run.final.mean)), cell(run.final.low, run.final.low === null ? "–" : `${format(run.final.low)} to ${format(run.final.high)}`),
+      cell(run.final.worst, format(run.final.worst)), cell(run.failed, `${run.failed} of ${run.seeds.length}`),
       ...run.reached_at.map((value) => cell(value, value === null ? "never" : value.toFixed(0))),
       cell(run.trajectories, run.trajectories), cell(run.diameter, format(run.diameter)),
       cell(run.megabytes, format(run.megabytes)));
@@ -20,8 +20,14 @@ function resultsTable() {
     htmlElement("tbody", {}, ...rows));
 }
 
+function summaryCells(row) {
+  const [attack, mean] = row.worst_attack;
+  return [[row.iqm.value, row.iqm.text], [mean, `${attack}: ${format(mean)}`], [row.worst_seed, format(row.worst_seed)], [null, row.failed]]
+    .map(([value, text]) => htmlElement("td", { "data-value": value === null ? "" : value }, text));
+}
+
 function heatmap() {
-  const { defences, attacks, cells, iqm } = data.table;
+  const { defences, attacks, cells } = data.table;
   const means = cells.flat().filter((cell) => cell !== null && cell.mean !== null).map((cell) => cell.mean);
   const [low, high] = data.table.range || [Math.min(...means), Math.max(...means)];
   const range = high - low || 1;
@@ -32,9 +38,9 @@ function heatmap() {
       return htmlElement("td", { class: "value", "data-value": cell.mean, style: `background:${background};color:${text}`,
         title: `${cell.seeds.length} seeds: ${cell.seeds.map((s) => format(s)).join(", ")}` }, cell.text);
     }),
-    htmlElement("td", { "data-value": iqm[r].value }, format(iqm[r].value) + (iqm[r].low === null ? "" : ` [${format(iqm[r].low)}, ${format(iqm[r].high)}]`))));
+    ...summaryCells(data.table.rows[r])));
   byId("heatmap").append(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...["defence", ...attacks, "IQM"].map((text) => htmlElement("th", {}, text)))),
+    htmlElement("thead", {}, htmlElement("tr", {}, ...["method", ...attacks, "IQM", "worst attack", "worst seed", "failed"].map((text) => htmlElement("th", {}, text)))),
     htmlElement("tbody", {}, ...rows));
 }
 
@@ -119,8 +125,9 @@ function animations() {
     return htmlElement("figure", {}, htmlElement("img", { src: item.source, alt: `${item.kind}: ${label}` }),
       htmlElement("figcaption", {}, `${label}: ${item.caption}`));
   }));
+  byId("missing-animations").append(...data.missing_animations.map(([run, reason]) => htmlElement("li", {}, `${shortLabels[run]}: ${reason}`)));
   if (data.not_animated) byId("not-animated").textContent = `${data.not_animated} more run(s) are not animated; the option --animations sets how many are.`;
-  if (!data.animations.length) byId("animation-section").hidden = true;
+  if (!data.animations.length && !data.missing_animations.length) byId("animation-section").hidden = true;
 }
 
 function repeat() {
@@ -139,6 +146,10 @@ function repeat() {
 const seeds = data.runs.reduce((sum, run) => sum + run.seeds.length, 0);
 byId("summary").textContent = `${data.setting}: ${data.runs.length} run(s), ${seeds} seed(s). Written ${data.written}.`;
 byId("findings").append(...data.findings.map((text) => htmlElement("li", {}, text)));
+const level = data.failing === null ? "" : `, here below ${format(data.failing)}`;
+byId("findings-note").textContent = `Brackets: ${data.intervals}. Which method ended highest is decided with intervals that hold for all pairs of `
+  + "methods together (Bonferroni), paired by seed where the seeds are equal. A seed has failed if it became non-finite or ended less than a quarter of "
+  + `the way from the untrained policy to the best run of this page${level}. Fair share: the share of Byzantine senders.`;
 if (!data.findings.length) byId("findings-section").hidden = true;
 resultsTable();
 heatmap();
