@@ -19,10 +19,10 @@ LAYERS = """
     trained
     configuration
     training
-    api algorithms certify
+    api data_parallel algorithms certify
     components
     protocol
-    sampling
+    sampling trees
     rules attacks policies
     environments
     options
