@@ -18,7 +18,7 @@ LAYERS = """
     runs
     trained
     configuration
-    training
+    training flower
     api data_parallel algorithms certify
     components
     protocol
