@@ -5,7 +5,11 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
+<<<<<<< HEAD
 .PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-report test-dist dist release bench fuzz docs notebooks theory clean setup
+=======
+.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-interop test-report test-dist bench fuzz docs notebooks theory clean setup
+>>>>>>> w48b
 
 setup: $(VENV)/.installed
 
@@ -67,6 +71,17 @@ $(VENV)-byzfl/.installed:
 test-byzfl: setup $(VENV)-byzfl/.installed
 	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/rules/test_parity.py
 
+# Tensors of torch, Flower's own simulation, and onnxruntime, with the rules and policies of this package. Their versions are those
+# that these packages ask for, so constraints.txt does not apply. Takes about 3 GB.
+$(VENV)-interop/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-interop
+	$(VENV)-interop/bin/pip install --quiet --disable-pip-version-check -e '.[flower,onnx,test,plots]' \
+		'flwr[simulation]' onnxruntime torch==2.13.0
+	touch $@
+
+test-interop: $(VENV)-interop/.installed
+	FLWR_TELEMETRY_ENABLED=0 $(VENV)-interop/bin/python -m pytest --timeout 1200 -m live tests/interop
+
 # The HTML report and the leaderboard in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
@@ -114,4 +129,4 @@ theory: setup
 	$(BIN)/python benchmarks/theory/measure.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-box2d $(VENV)-mujoco $(VENV)-byzfl demo runs build dist site
+	rm -rf $(VENV) $(VENV)-box2d $(VENV)-mujoco $(VENV)-byzfl $(VENV)-interop demo runs build dist site

@@ -16,6 +16,7 @@ _PUBLIC = {
     "jaxbyz.algorithms": "Algorithm Metrics Settings State byzpg dec_page_pg decbyzpg fed_page_pg page_pg",
     "jaxbyz.api": "aggregate agree attack",
     "jaxbyz.attacks": "Attack Interference View avg_zero large_noise no_attack random_action",
+    "jaxbyz.data_parallel": "aggregate_gradients robust_mean",
     "jaxbyz.environments": "Environment make_environment",
     "jaxbyz.errors": "UsageError",
     "jaxbyz.configuration.building": "build",

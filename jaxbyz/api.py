@@ -1,6 +1,9 @@
-"""One-call forms on plain arrays, for exploration: `aggregate`, `agree` and `attack`.
+"""One-call forms on arrays of JAX, NumPy or torch, and on trees of them: `aggregate`, `agree` and `attack`.
 
 Each is compiled once per component, options and shapes, so that a second call costs little more than the computation.
+Messages are a matrix `[K, D]`, or a tree whose leaves are `[K, …]`, such as the parameters of K networks. A result is
+what the messages were: leaves keep their types and are arrays of the same program. Computations use float32, or
+float64 if a leaf has it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, PRNGKeyArray
 
 from jaxbyz.attacks import Attack
 from jaxbyz.components import make_agreement, make_attack, make_rule
@@ -20,50 +23,54 @@ from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.protocol.agreements import Agreement, run_agreement
 from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
 from jaxbyz.registry import Registry
-from jaxbyz.rules import Receiver, Rule
+from jaxbyz.rules import Rule
+from jaxbyz.trees import apply_rule, apply_to_messages, as_matrix
 
 
 def aggregate(
     rule: Rule | str | Callable[..., Array],
     key: PRNGKeyArray,
-    messages: Float[Array, "K D"],
+    messages: Any,
     *,
     byzantine: int = 0,
     own: int = 0,
     unsafe: bool = False,
     **options: Any,
-) -> Float[Array, " D"]:
-    """Aggregate K messages into one vector. A rule with memory starts from its initial state.
+) -> Any:
+    """Aggregate K messages into one. A rule with memory starts from its initial state.
 
     Args:
         rule: a name such as `"krum"` or `"bucketing+rfa"`, a rule, or a function `([key,] messages) -> [D]`.
         key: random key, for rules that draw random numbers.
-        messages: `[K, D]`, one row per sender.
+        messages: `[K, D]`, or a tree of leaves `[K, …]`, one row per sender.
         byzantine: how many of the messages the rule defends against.
         own: the receiver's own row, for rules that trust it (`"monna"`).
         unsafe: allow more Byzantine messages than a named rule tolerates.
         **options: options of a named rule.
 
     Returns:
-        The aggregate, `[D]`.
+        The aggregate, `[D]`, or a tree of leaves `[…]`.
+
+    Raises:
+        UsageError: if leaves differ in the number of senders, or the rule does not tolerate as many Byzantine ones.
     """
-    messages = _as_matrix("messages", messages)
-    K, D = messages.shape
-    _check_count(K, byzantine)
 
-    def build() -> Callable[..., Array]:
-        built = make_rule(rule, K, byzantine, unsafe=unsafe, **options)
-        return lambda key, messages, own: built.apply(
-            key, messages, Receiver(messages[own], own), built.init(K, D)
-        ).rows[0]
+    def on_arrays(tree: Any, K: int) -> Any:
+        _check_count(K, byzantine)
 
-    return _compiled(build, "aggregate", rule, K, D, byzantine, unsafe, **options)(key, messages, np.int32(own))
+        def build() -> Callable[..., Any]:
+            built = make_rule(rule, K, byzantine, unsafe=unsafe, **options)
+            return lambda key, tree, own: apply_rule(built, key, tree, own)[0]
+
+        return _compiled(build, "aggregate", rule, K, byzantine, unsafe, **options)(key, tree, np.int32(own))
+
+    return apply_to_messages("messages", messages, on_arrays)
 
 
 def agree(
     agreement: Agreement | Rule | str,
     key: PRNGKeyArray,
-    parameters: Float[Array, "K D"],
+    parameters: Any,
     *,
     byzantine: int = 0,
     rounds: int = 1,
@@ -71,13 +78,13 @@ def agree(
     mask: Bool[Array, " K"] | None = None,
     unsafe: bool = False,
     **options: Any,
-) -> Float[Array, "K D"]:
+) -> Any:
     """Run averaging agreement among K agents.
 
     Args:
         agreement: a name such as `"mda"`, the rule of every round, or an `Agreement`.
         key: random key.
-        parameters: `[K, D]`, one row per agent.
+        parameters: `[K, D]`, or a tree of leaves `[K, …]`, one row per agent.
         byzantine: how many agents the rule defends against.
         rounds: the number of rounds κ, unless the agreement has its own.
         attack: what Byzantine agents send; an attack on gradients only is used for parameters here.
@@ -86,39 +93,42 @@ def agree(
         **options: options of a named agreement.
 
     Returns:
-        What every agent holds in the end, `[K, D]`.
+        What every agent holds in the end, in the form of `parameters`.
     """
-    parameters = _as_matrix("parameters", parameters)
-    K = parameters.shape[0]
-    _check_count(K, byzantine)
-    mask = jnp.asarray(np.arange(K) >= K - byzantine) if mask is None else _as_mask(mask, K)
 
-    def build() -> Callable[..., Array]:
-        forger = make_attack(attack, K, byzantine)
-        built = make_agreement(agreement, K, byzantine, rounds, unsafe=unsafe, **options)
+    def on_arrays(tree: Any, K: int) -> Any:
+        _check_count(K, byzantine)
+        liars = jnp.asarray(np.arange(K) >= K - byzantine) if mask is None else _as_mask(mask, K)
 
-        def call(key: PRNGKeyArray, parameters: Array, mask: Array) -> Array:
-            memory = forger.init(*parameters.shape)
-            adversary = Adversary(mask, forger.parameters or forger.gradients, forger.equivocates, memory)
-            return run_agreement(key, built, parameters, adversary).parameters
+        def build() -> Callable[..., Any]:
+            forger = make_attack(attack, K, byzantine)
+            built = make_agreement(agreement, K, byzantine, rounds, unsafe=unsafe, **options)
 
-        return call
+            def call(key: PRNGKeyArray, tree: Any, mask: Array) -> Any:
+                matrix, restore = as_matrix(tree)
+                memory = forger.init(*matrix.shape)
+                adversary = Adversary(mask, forger.parameters or forger.gradients, forger.equivocates, memory)
+                return restore(run_agreement(key, built, matrix, adversary).parameters)
 
-    call = _compiled(build, "agree", agreement, attack, K, byzantine, rounds, unsafe, **options)
-    return call(key, parameters, mask)
+            return call
+
+        call = _compiled(build, "agree", agreement, attack, K, byzantine, rounds, unsafe, **options)
+        return call(key, tree, liars)
+
+    return apply_to_messages("parameters", parameters, on_arrays)
 
 
 def attack(
     attack: Attack | str | Callable[..., Array],
     key: PRNGKeyArray,
-    messages: Float[Array, "K D"],
+    messages: Any,
     mask: Bool[Array, " K"],
     *,
     byzantine: int | None = None,
     rule: Rule | str | Callable[..., Array] = "mean",
     on: str = "gradients",
     **options: Any,
-) -> Float[Array, "K K D"]:
+) -> Any:
     """Return what each receiver gets when the senders in `mask` lie.
 
     An attack that acts elsewhere, for example in the environment, leaves the messages unchanged.
@@ -126,7 +136,7 @@ def attack(
     Args:
         attack: a name such as `"alie"`, an attack, or a function `(key, messages, mask) -> messages`.
         key: random key.
-        messages: `[K, D]`, the true messages, one row per sender.
+        messages: `[K, D]`, or a tree of leaves `[K, …]`, the true messages, one row per sender.
         mask: `[K]`, True for Byzantine senders.
         byzantine: how many senders are Byzantine; by default counted in `mask`, which is impossible if `mask` is an
             argument of a function under `jit`.
@@ -135,34 +145,37 @@ def attack(
         **options: options of a named attack.
 
     Returns:
-        `[K, K, D]`: entry `[r, s]` is what receiver r gets from sender s.
+        `[K, K, D]`, or a tree of leaves `[K, K, …]`: entry `[r, s]` is what receiver r gets from sender s.
 
     Raises:
         UsageError: if an argument has a wrong shape, or the number of liars cannot be counted.
     """
-    messages = _as_matrix("messages", messages)
-    K, D = messages.shape
-    mask = _as_mask(mask, K)
     check_choice("on", on, ("gradients", "parameters"))
     if byzantine is None and isinstance(mask, jax.core.Tracer):
         raise UsageError("byzantine: must be given if mask is an argument of a function under jit")
-    f = int(mask.sum()) if byzantine is None else byzantine
 
-    def build() -> Callable[..., Array]:
-        forger = make_attack(attack, K, f, **options)
-        forge = forger.gradients if on == "gradients" else forger.parameters
-        expected = make_rule(rule, K, f, unsafe=True)
+    def on_arrays(tree: Any, K: int) -> Any:
+        liars = _as_mask(mask, K)
+        f = int(liars.sum()) if byzantine is None else byzantine
 
-        def call(key: PRNGKeyArray, messages: Array, mask: Array) -> Array:
-            key_forge, key_rule = jax.random.split(key)
-            adversary = Adversary(mask, forge, forger.equivocates, forger.init(K, D))
-            view = omniscient_view(key_rule, expected, expected.init(K, D), messages, adversary)
-            receivers = jnp.arange(K, dtype=jnp.int32)
-            return jax.vmap(lambda r: sent_to(key_forge, view, forge, r, restore_own=False))(receivers)
+        def build() -> Callable[..., Any]:
+            forger = make_attack(attack, K, f, **options)
+            forge = forger.gradients if on == "gradients" else forger.parameters
+            expected = make_rule(rule, K, f, unsafe=True)
 
-        return call
+            def call(key: PRNGKeyArray, tree: Any, mask: Array) -> Any:
+                matrix, restore = as_matrix(tree)
+                key_forge, key_rule = jax.random.split(key)
+                adversary = Adversary(mask, forge, forger.equivocates, forger.init(*matrix.shape))
+                view = omniscient_view(key_rule, expected, expected.init(*matrix.shape), matrix, adversary)
+                receivers = jnp.arange(K, dtype=jnp.int32)
+                return restore(jax.vmap(lambda r: sent_to(key_forge, view, forge, r, restore_own=False))(receivers))
 
-    return _compiled(build, "attack", attack, rule, on, K, D, f, **options)(key, messages, mask)
+            return call
+
+        return _compiled(build, "attack", attack, rule, on, K, f, **options)(key, tree, liars)
+
+    return apply_to_messages("messages", messages, on_arrays)
 
 
 _COMPILED: OrderedDict[Any, Callable[..., Array]] = OrderedDict()
@@ -181,13 +194,6 @@ def _compiled(build: Callable[[], Callable[..., Array]], *parts: Any, **options:
         if len(_COMPILED) > _MOST_COMPILED:
             _COMPILED.popitem(last=False)
     return found
-
-
-def _as_matrix(name: str, values: Any) -> Array:
-    array = values if isinstance(values, jax.Array) else jnp.asarray(values)
-    if array.ndim != 2 or 0 in array.shape:
-        raise UsageError(f"{name} has shape {array.shape}: it must be [K, D], one row per sender")
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)
 
 
 def _as_mask(mask: Any, K: int) -> Array:

@@ -18,11 +18,11 @@ LAYERS = """
     runs
     trained
     configuration
-    training
-    api algorithms certify
+    training flower
+    api data_parallel algorithms certify
     components
     protocol
-    sampling
+    sampling trees
     rules attacks policies
     environments
     options

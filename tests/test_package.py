@@ -102,7 +102,7 @@ def test_it_installs_and_runs_alone(built, kind, tmp_path):
     assert json.loads(trained.stdout.splitlines()[-1])["finite"]
     assert jaxbyz("evaluate", "run", "--episodes", "2").returncode == 0
     doctor = jaxbyz("doctor")
-    assert doctor.returncode == 0 and "jaxbyz[tensorboard,wandb,mlflow,federation]" in doctor.stdout, (
+    assert doctor.returncode == 0 and "jaxbyz[tensorboard,wandb,mlflow,federation,flower,onnx]" in doctor.stdout, (
         doctor.stdout + doctor.stderr
     )
     board = jaxbyz("train", *tiny.split(), "--tensorboard", "board")

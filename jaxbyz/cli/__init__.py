@@ -49,6 +49,8 @@ OPTIONAL = {
     "wandb": "wandb",
     "mlflow": "mlflow",
     "zmq": "federation",
+    "flwr": "flower",
+    "onnx": "onnx",
 }
 USAGE_ERROR = 2  # exit code
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it

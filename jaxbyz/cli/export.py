@@ -12,7 +12,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common.add_policy_options(parser)
     common.add_shared(parser, "--run-seed")
     common.add(
-        parser, "--out", ".npz or .safetensors: named arrays with a schema; .jax: a function for jax.export",
+        parser, "--out", ".npz or .safetensors: named arrays with a schema; .onnx or .jax: a function",
         "policy.npz", metavar="FILE",
     )  # fmt: skip
 

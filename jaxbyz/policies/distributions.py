@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.environments import ActionSpace
 from jaxbyz.errors import check_choice
@@ -85,11 +85,8 @@ def gaussian(
     network are added to their logarithms.
     """
     n = actions.n
-    low, high = jnp.ravel(jnp.asarray(actions.low)), jnp.ravel(jnp.asarray(actions.high))
-    bounded = jnp.isfinite(low) & jnp.isfinite(high)
-    centre = jnp.where(bounded, 0.5 * (low + high), 0.0)[:, None]
-    half_width = jnp.where(bounded, 0.5 * (high - low), 1.0)
-
+    centre, half_width = range_of(actions)
+    centre = centre[:, None]
     start = jnp.log(initial_std * half_width)
 
     def init(key: PRNGKeyArray) -> dict[str, Any]:
@@ -118,6 +115,13 @@ def gaussian(
 
     size, unravel = _flat_form(init)
     return Policy(size, lambda key: ravel_pytree(init(key))[0], unravel, apply, noise, sample, log_prob, entropy)
+
+
+def range_of(actions: ActionSpace) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Return the centre and half the width of every continuous dimension; 0 and 1 where it is unbounded."""
+    low, high = jnp.ravel(jnp.asarray(actions.low)), jnp.ravel(jnp.asarray(actions.high))
+    bounded = jnp.isfinite(low) & jnp.isfinite(high)
+    return jnp.where(bounded, 0.5 * (low + high), 0.0), jnp.where(bounded, 0.5 * (high - low), 1.0)
 
 
 def _flat_form(init: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:

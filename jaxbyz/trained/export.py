@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `.npz` | the arrays, and the schema as the JSON text `schema` | `numpy.load` |
 | `.safetensors` | the arrays, and the schema as the metadata `schema` | any safetensors library |
+| `.onnx` | the function, for policies `mlp` and `cnn` | onnxruntime and others |
 | `.jax` | the function `observations [b, …] -> (actions [b, …], distribution [b, P])` | `jax.export.deserialize` |
 """
 
@@ -27,10 +28,11 @@ from jaxbyz.files import json_text, write_output
 from jaxbyz.policies import default_policy, policies
 from jaxbyz.registry import parse_spec
 from jaxbyz.trained.acting import TrainedTask, action_of, observation_columns, task_of
+from jaxbyz.trained.onnx_graph import onnx_model
 
 SCHEMA_VERSION = 1
 JSON_TYPES = (str, int, float, tuple, list, type(None))
-FORMATS = (".npz", ".safetensors", ".jax")
+FORMATS = (".npz", ".safetensors", ".onnx", ".jax")
 
 
 def write_policy(path: Path, config: Config, theta: np.ndarray) -> Path:
@@ -51,8 +53,12 @@ def write_policy(path: Path, config: Config, theta: np.ndarray) -> Path:
             f"out={path}: an ensemble is not one network; write it as a function, to a name that ends in .jax"
         )
     arrays = named_arrays(task.policy.unravel(jnp.asarray(theta)))
-    schema = json_text(describe(config, task))
-    if path.suffix == ".npz":
+    description = describe(config, task)
+    schema = json_text(description)
+    if path.suffix == ".onnx":
+        model = onnx_model(task.environment, description, arrays)
+        write_output(path, lambda file: file.write(model))
+    elif path.suffix == ".npz":
         members: dict[str, Any] = {**arrays, "schema": np.array(schema)}
         write_output(path, lambda file: np.savez_compressed(file, **members))
     else:
@@ -65,6 +71,7 @@ def describe(config: Config, task: TrainedTask) -> dict[str, Any]:
     environment, actions = task.environment, task.environment.actions
     spec = config.policy or default_policy(environment)
     name, given = parse_spec(spec)
+    given = policies[name].convert_options(given, ("environment",))
     signature = inspect.signature(policies[name].factory).parameters
     own = {key: value.default for key, value in signature.items() if value.default is not value.empty}
     chosen = {**own, **{key: value for key, value in config.network_options.items() if key in signature}, **given}

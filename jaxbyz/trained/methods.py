@@ -79,7 +79,7 @@ class PolicyMethods:
     ) -> Path:
         """Write the policy to one file for other programs, and return its path.
 
-        The ending chooses the format, as described in `jaxbyz.trained.export`: `.npz`, `.safetensors` or
+        The ending chooses the format, as described in `jaxbyz.trained.export`: `.npz`, `.safetensors`, `.onnx` or
         `.jax`.
         """
         return write_policy(Path(path), self.config, select_parameters(self, run_seed, agent, output))

@@ -197,7 +197,7 @@ def test_wrong_observations_and_selections_are_refused(run, tmp_path):
         (lambda: run.act(np.zeros(4), agent=5), "agent=5: must be from 0 to 4"),
         (lambda: run.policy_function(run_seed=-1), "run_seed=-1: must be from 0 to 2"),
         (lambda: run.parameters(output="first"), "output='first' is unknown"),
-        (lambda: run.export(tmp_path / "policy.pt"), "must end in .npz, .safetensors or .jax"),
+        (lambda: run.export(tmp_path / "policy.pt"), "must end in .npz, .safetensors, .onnx or .jax"),
         (lambda: run._replace(policy={}).act(np.zeros(4)), "no policy was saved"),
         (lambda: untrained(hidden=(3,))._replace(config=CONFIG).parameters(), "do not fit a policy of size"),
     ):
@@ -208,6 +208,15 @@ def test_wrong_observations_and_selections_are_refused(run, tmp_path):
         lost.act(np.zeros(4))
 
 
+def test_what_onnx_cannot_express_is_refused_in_one_line(run, tmp_path, monkeypatch, registries_restored):
+    jb.policies.policies.add("other", jb.mlp_policy)
+    monkeypatch.setitem(sys.modules, "onnx", None)  # not installed
+    other = untrained(policy="other", hidden=(3,))
+    for own, told in ((other, r"policy=other: only mlp and cnn .*ends in \.jax"), (run, r"install 'jaxbyz\[onnx\]'")):
+        with pytest.raises(jb.UsageError, match=told):
+            own.export(tmp_path / "p.onnx")
+
+
 def test_the_command_exports(folder, tmp_path, capsys):
     out = str(tmp_path / "p.npz")
     assert main(["export", str(folder), "--out", out, "--agent", "1", "--run-seed", "2", "--output", "best"]) == 0
@@ -215,4 +224,4 @@ def test_the_command_exports(folder, tmp_path, capsys):
     expected = jb.load_run(folder).parameters(run_seed=2, agent=1, output="best")
     with np.load(out) as file:
         assert sum(values.size for name, values in file.items() if name != "schema") == expected.size
-    assert main(["export", str(folder), "--out", "p.onnx"]) == 2
+    assert main(["export", str(folder), "--out", "p.pt"]) == 2
