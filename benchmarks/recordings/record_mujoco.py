@@ -5,8 +5,9 @@
     python record_mujoco.py trained OUT.npz --episodes 1000 --policies policy.npz   # written by `jaxbyz export`
 
 Single steps start from states and actions that float32 can represent, with the solver's tolerance set to 0, so that the
-result is exact. Every second one has gravity, masses, friction and damping multiplied by random factors. Tasks that
-seldom reach the limits of their joints are put there in every third and fourth one.
+result is exact. Every second one has gravity, masses, friction and damping multiplied by random factors, and every
+third one an action that is twice as large, also beyond its bounds. Tasks that seldom reach the limits of their joints
+are put there in every third and fourth one, and links that seldom touch each other are made to touch.
 """
 
 import argparse
@@ -47,6 +48,26 @@ def actions(kind, space, rng):
         yield now.astype(np.float32)
 
 
+def touching_links(model, data, rng):
+    """Return a healthy position of Hopper in which two of its links touch each other."""
+    links = [geom for geom in range(model.ngeom) if model.geom_bodyid[geom] > 0]
+    pairs = [(a, b) for a in links for b in links if collide(model, a, b) and a < b]
+    while True:
+        data.qpos[:3] = 0.0, rng.uniform(1.3, 1.6), rng.uniform(-0.19, 0.19)
+        data.qpos[3:] = rng.uniform(model.jnt_range[3:, 0] - 0.1, model.jnt_range[3:, 1] + 0.1)
+        mujoco.mj_kinematics(model, data)
+        if -0.004 < min(mujoco.mj_geomDistance(model, data, *pair, 1.0, None) for pair in pairs) < 0.002:
+            return data.qpos.astype(np.float32)
+
+
+def collide(model, a, b):
+    """Return whether MuJoCo looks for contacts of two links, given by their geometries."""
+    one, two = model.geom_bodyid[a], model.geom_bodyid[b]
+    related = one == two or model.body_parentid[one] == two or model.body_parentid[two] == one
+    wanted = model.geom_contype[a] & model.geom_conaffinity[b] or model.geom_contype[b] & model.geom_conaffinity[a]
+    return bool(wanted) and not related
+
+
 def scaled(model, original, factors):
     """Multiply the physical constants of a model, as one would at run time."""
     gravity, mass, friction, damping = factors
@@ -80,6 +101,10 @@ def record_steps(task, count, rng):
                 if task in SELDOM_AT_LIMITS and len(rows) % 4 >= 2:
                     joint = rng.choice(SELDOM_AT_LIMITS[task])
                     qpos[joint] = rng.choice(model.jnt_range[joint]) + rng.uniform(-0.02, 0.02)
+                if task == "Hopper-v5" and len(rows) % 4 == 3:
+                    qpos = touching_links(model, probe.data, rng)
+                if len(rows) % 3 == 2:
+                    action = 2 * action
                 probe.reset()
                 probe.set_state(qpos.astype(float), qvel.astype(float))
                 obs, reward, terminated, *_ = probe.step(action)

@@ -32,10 +32,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.accelerate.lane_steps import compute_if_needed
 from jaxbyz.accelerate.no_inline import stored
 from jaxbyz.environments.mujoco.bodies import Joints, Level, Model, level_constants
 from jaxbyz.environments.mujoco.constraints import Contact, Grip, LimitRow, active_limit, grip
 from jaxbyz.environments.mujoco.kinematics import Pose, Wrench
+from jaxbyz.environments.mujoco.self_contacts import SelfContacts, along
 
 MOST_SWEEPS = 12
 
@@ -50,6 +52,7 @@ class Problem(NamedTuple):
         armature: the inertia of the joints themselves.
         limits: `LimitRow` or None per group of joints.
         contacts: `Contact` or None per level.
+        pairs: contacts between links, or None.
     """
 
     poses: list[Pose]
@@ -58,13 +61,21 @@ class Problem(NamedTuple):
     armature: Joints
     limits: Joints
     contacts: list[Contact | None]
+    pairs: SelfContacts | None
 
 
 class Active(NamedTuple):
-    """Which rows push: the weights of limits per group of joints, and the grips of contacts per level, or None."""
+    """Which rows push.
+
+    Attributes:
+        limits: the weights of limits per group of joints, or None.
+        grips: the grips of contacts per level, or None.
+        pairs: the weights of contacts between links, or None.
+    """
 
     limits: Joints
     grips: list[Grip | None]
+    pairs: Any
 
 
 class Motion(NamedTuple):
@@ -100,7 +111,7 @@ def solve(model: Model, problem: Problem, start: Joints) -> Joints:
 
     def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         sweeps, _, active, _ = carry
-        acceleration, motions = sweep(model, problem, active)
+        acceleration, motions = solve_linear(model, problem, active)
         following = find_active(problem, acceleration, motions)
         return sweeps + 1, acceleration, following, jnp.any(_changed(active, following))
 
@@ -113,7 +124,7 @@ def solve(model: Model, problem: Problem, start: Joints) -> Joints:
 
 def _changed(before: Active, after: Active) -> jax.Array:
     """Return whether other rows push than before, `[L]`. The entries nn and nt of a grip determine tt."""
-    values = [(active.limits, [grip and grip[:2] for grip in active.grips]) for active in (before, after)]
+    values = [(active.limits, [grip and grip[:2] for grip in active.grips], active.pairs) for active in (before, after)]
     pairs = zip(*map(jax.tree.leaves, values), strict=True)
     differences = [jnp.abs(a - b).reshape(-1, a.shape[-1]) for a, b in pairs]
     return functools.reduce(operator.add, [row for rows in differences for row in rows]) > 0
@@ -130,7 +141,10 @@ def find_active(problem: Problem, acceleration: Joints, motions: list[Motion]) -
         tuple(map(limit, problem.limits.hinges, acceleration.hinges)),
     )
     grips = [None if row is None else grip(row, *motion) for row, motion in zip(problem.contacts, motions, strict=True)]
-    return Active(limits, grips)
+    if problem.pairs is None:
+        return Active(limits, grips, None)
+    row, weight, target = problem.pairs
+    return Active(limits, grips, jnp.where(along(row, acceleration.hinges) < target, weight, 0.0))
 
 
 def accelerate(model: Model, poses: list[Pose], acceleration: Joints) -> list[Motion]:
@@ -144,6 +158,67 @@ def accelerate(model: Model, poses: list[Pose], acceleration: Joints) -> list[Mo
         spin = spin if turn is None else spin + level.sign * turn
         result.append(Motion(spin, x, w))
     return result
+
+
+def solve_linear(model: Model, problem: Problem, active: Active) -> tuple[Joints, list[Motion]]:
+    """Solve the linear system for a set of rows that push, which may include contacts between links.
+
+    Where some of these push, there is one sweep per pair j, for y = A⁻¹ j, before the sweep for the acceleration; the
+    formula of `self_contacts` adds one pair after another to A.
+    """
+    pairs = problem.pairs
+    if pairs is None:
+        return sweep(model, problem, active)
+    last, pushing = len(active.pairs), active.pairs.max() > 0
+
+    def one_load(number: jax.Array, carry: tuple[list[Joints], Joints]) -> tuple[list[Joints], Joints]:
+        responses, _ = carry
+        x, _ = sweep(model, loaded(problem, pairs, number), active)
+
+        def with_pairs() -> tuple[list[Joints], Joints]:
+            sum_, kept = x, []
+            for i, y in enumerate(responses):
+                row, weight, target = jax.tree.map(lambda a, i=i: a[i : i + 1], (pairs.row, active.pairs, pairs.target))
+                lacking = jnp.where(number == last, target, 0.0) - along(row, sum_.hinges)
+                factor = stored(weight * lacking / (1 + weight * along(row, y.hinges)))
+                sum_ = stored(jax.tree.map(lambda a, b, factor=factor: a + factor * b, sum_, y))
+            for i, y in enumerate(responses):
+                kept.append(jax.tree.map(functools.partial(jnp.where, number == i), sum_, y))
+            return kept, sum_
+
+        return compute_if_needed(pushing, with_pairs, lambda: (responses, x))
+
+    nothing = jax.tree.map(jnp.zeros_like, problem.force)
+    start = [nothing] * last, nothing
+    _, acceleration = lax.fori_loop(jnp.where(pushing, 0, last), last + 1, one_load, start)
+    return acceleration, accelerate(model, problem.poses, acceleration)
+
+
+def loaded(problem: Problem, pairs: SelfContacts, number: jax.Array) -> Problem:
+    """Return the problem with a unit force along the pair with this number instead of all forces.
+
+    If there is no such pair, the problem remains as it is.
+    """
+    count = len(pairs.weight)
+    share = jnp.where(number == count, 1.0, 0.0).astype(pairs.weight.dtype)
+
+    def limit(row: LimitRow | None) -> LimitRow | None:
+        return row and row._replace(target=share * row.target)
+
+    def contact(row: Contact | None) -> Contact | None:
+        return row and row._replace(normal=share * row.normal, tangential=share * row.tangential)
+
+    def force(own: Any, row: Any) -> Any:
+        if row is None:
+            return share * own
+        return functools.reduce(lambda value, i: jnp.where(number == i, row[i : i + 1], value), range(count), own)
+
+    return problem._replace(
+        wrenches=jax.tree.map(lambda a: share * a, problem.wrenches),
+        force=stored(Joints(share * problem.force.slides, tuple(map(force, problem.force.hinges, pairs.row)))),
+        limits=Joints(limit(problem.limits.slides), tuple(map(limit, problem.limits.hinges))),
+        contacts=list(map(contact, problem.contacts)),
+    )
 
 
 def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints, list[Motion]]:
