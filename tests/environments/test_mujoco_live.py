@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -20,6 +22,7 @@ from jaxbyz.trained.start_from import start_parameters, with_task_of_start
 
 PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
 EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and policy
+SEARCH_SECONDS = os.environ.get("JAXBYZ_MUJOCO_SEARCH_SECONDS", "60")  # per task
 DATA = Path(__file__).parents[1] / "data"
 POLICIES = DATA / "mujoco_policies.npz"  # linear policies that balance, stand or reach
 pytestmark = [
@@ -47,6 +50,21 @@ def test_new_steps_agree_with_mujoco(name, tmp_path):
     assert np.median(error) < 1e-5 and np.quantile(error, 0.99) < 3e-4 and (error > 1e-2).mean() <= 1e-3
     assert (np.abs(np.asarray(reward) - file[f"{name}/reward"]) > 1e-4).mean() <= 1e-3
     assert (np.asarray(terminated) != file[f"{name}/terminated"]).mean() <= 1e-3
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5"])
+def test_a_search_finds_no_healthy_state_that_differs_from_mujoco(name):
+    script = Path(__file__).parents[2] / "benchmarks" / "recordings" / "search_mujoco.py"
+    seed = int(np.random.default_rng().integers(2**31))
+    command = [sys.executable, script, PYTHON, "--tasks", name, "--seconds", SEARCH_SECONDS, "--seed", seed]
+    done = subprocess.run(
+        list(map(str, command)), env=os.environ | {"JAX_ENABLE_X64": "1"}, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)[name]
+    print(f"{name}, seed {seed}: {found}")
+    assert found["steps"] > 0 and found["difference"] < 1e-9, found
+    assert found["reward"] < 1e-6 and found["terminations"] == 0, found  # gymnasium squares float32 actions
 
 
 def own_episodes(environment, act, episodes):

@@ -160,6 +160,6 @@ def _euler(model: Model, scales: Scales, q: Joints, v: Joints, motors: Joints, s
         force=jax.tree.map(lambda value, c: c * value, a, damping),
         armature=jax.tree.map(lambda own, c: own + c, problem.armature, damping),
     )
-    lost, _ = sweep(model, implicit, None)
+    lost = sweep(model, implicit, None)[0]
     dv = jax.tree.map(lambda all, part: h * (all - part), a, lost)
     return _plus(jax.tree.map(lambda rate: h * rate, v), h, dv), dv, a, q, v

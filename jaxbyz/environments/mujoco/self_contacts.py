@@ -5,10 +5,8 @@ normal n = (q − p)/|q − p| and the distance d = |q − p| minus both radii. 
 P midway between the surfaces, as one row of `constraints` with r = the sum of both links' mobilities.
 
 The row needs only the hinges between the two links: turning one of them about its pin A moves P at the rate
-n·((P − A) turned by 90°). Because it couples hinges that are far apart in the tree, it is not part of a sweep. If A is
-the matrix of a sweep, `solver` adds such a row j with weight D by the formula of Sherman and Morrison:
-
-    (A + D jjᵀ)⁻¹ b = x − D (j·x)/(1 + D j·y) y    with x = A⁻¹ b and y = A⁻¹ j.
+n·((P − A) turned by 90°). Because it couples hinges that are far apart in the tree, it is not part of a sweep;
+`solver.solve_linear` adds it afterwards.
 """
 
 from __future__ import annotations

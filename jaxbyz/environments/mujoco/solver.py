@@ -98,12 +98,23 @@ class Inertia(NamedTuple):
 
 
 class Hinge(NamedTuple):
-    """The acceleration of hinges as a function of their parent's motion: free − (Q, bx, bw)·motion."""
+    """The acceleration of hinges as a function of their parent's motion: free − (Q, bx, bw)·motion.
+
+    `free` is the torque on the hinge times `inverse`.
+    """
 
     free: Any
     Q: Any
     bx: Any
     bw: Any
+    inverse: Any
+
+
+class Factors(NamedTuple):
+    """What a sweep has eliminated: the hinges of all levels, and the matrix that the root's slides feel."""
+
+    hinges: list[Hinge | None]
+    root: Inertia
 
 
 def solve(model: Model, problem: Problem, start: Joints) -> Joints:
@@ -163,66 +174,79 @@ def accelerate(model: Model, poses: list[Pose], acceleration: Joints) -> list[Mo
 def solve_linear(model: Model, problem: Problem, active: Active) -> tuple[Joints, list[Motion]]:
     """Solve the linear system for a set of rows that push, which may include contacts between links.
 
-    Where some of these push, there is one sweep per pair j, for y = A⁻¹ j, before the sweep for the acceleration; the
-    formula of `self_contacts` adds one pair after another to A.
+    With the matrix A of a sweep and rows j_i of pairs with weights D_i, the solution is x + Σ λ_i y_i, where x is that
+    of the sweep, y_i = A⁻¹ j_i, and (1 + D G) λ = D (target − j·x) with G_ik = j_i·y_k.
     """
+    x, motions, factors = sweep(model, problem, active)
     pairs = problem.pairs
     if pairs is None:
-        return sweep(model, problem, active)
-    last, pushing = len(active.pairs), active.pairs.max() > 0
+        return x, motions
 
-    def one_load(number: jax.Array, carry: tuple[list[Joints], Joints]) -> tuple[list[Joints], Joints]:
-        responses, _ = carry
-        x, _ = sweep(model, loaded(problem, pairs, number), active)
+    def with_pairs() -> tuple[Joints, list[Motion]]:
+        responses = respond(model, problem, factors, pairs.row)
+        count = len(pairs.weight)
+        y = [jax.tree.map(lambda a, i=i: a[i::count], responses) for i in range(count)]
+        row = [tuple(entry if entry is None else entry[i : i + 1] for entry in pairs.row) for i in range(count)]
+        weight = [active.pairs[i : i + 1] for i in range(count)]
+        lacking = [pairs.target[i : i + 1] - along(row[i], x.hinges) for i in range(count)]
+        matrix = [[weight[i] * along(row[i], y[k].hinges) + float(i == k) for k in range(count)] for i in range(count)]
+        force = solve_small(matrix, [w * missing for w, missing in zip(weight, lacking, strict=True)])
+        total = x
+        for one, response in zip(force, y, strict=True):
+            total = stored(jax.tree.map(lambda a, b, one=one: a + one * b, total, response))
+        return total, accelerate(model, problem.poses, total)
 
-        def with_pairs() -> tuple[list[Joints], Joints]:
-            sum_, kept = x, []
-            for i, y in enumerate(responses):
-                row, weight, target = jax.tree.map(lambda a, i=i: a[i : i + 1], (pairs.row, active.pairs, pairs.target))
-                lacking = jnp.where(number == last, target, 0.0) - along(row, sum_.hinges)
-                factor = stored(weight * lacking / (1 + weight * along(row, y.hinges)))
-                sum_ = stored(jax.tree.map(lambda a, b, factor=factor: a + factor * b, sum_, y))
-            for i, y in enumerate(responses):
-                kept.append(jax.tree.map(functools.partial(jnp.where, number == i), sum_, y))
-            return kept, sum_
-
-        return compute_if_needed(pushing, with_pairs, lambda: (responses, x))
-
-    nothing = jax.tree.map(jnp.zeros_like, problem.force)
-    start = [nothing] * last, nothing
-    _, acceleration = lax.fori_loop(jnp.where(pushing, 0, last), last + 1, one_load, start)
-    return acceleration, accelerate(model, problem.poses, acceleration)
+    return compute_if_needed(active.pairs.max() > 0, with_pairs, lambda: (x, motions))
 
 
-def loaded(problem: Problem, pairs: SelfContacts, number: jax.Array) -> Problem:
-    """Return the problem with a unit force along the pair with this number instead of all forces.
+def solve_small(matrix: list[list[Any]], values: list[Any]) -> list[Any]:
+    """Solve a linear system of a few equations by elimination; the matrix must not need pivots."""
+    size, matrix, values = len(values), [list(row) for row in matrix], list(values)
+    for k in range(size):
+        for i in range(k + 1, size):
+            factor = stored(matrix[i][k] / matrix[k][k])
+            matrix[i][k + 1 :] = [a - factor * b for a, b in zip(matrix[i][k + 1 :], matrix[k][k + 1 :], strict=True)]
+            values[i] = values[i] - factor * values[k]
+    for i in reversed(range(size)):
+        known = sum(matrix[i][k] * values[k] for k in range(i + 1, size))
+        values[i] = stored((values[i] - known) / matrix[i][i])
+    return values
 
-    If there is no such pair, the problem remains as it is.
+
+def respond(model: Model, problem: Problem, factors: Factors, torques: tuple[Any, ...]) -> Joints:
+    """Return the accelerations of the joints by torques on the hinges alone, from what a sweep has eliminated.
+
+    Args:
+        model: the mechanism.
+        problem: what the sweep has solved.
+        factors: what it has eliminated.
+        torques: `[P, L]` per level for P problems, or None where there are none.
+
+    Returns:
+        Slides `[2P, L]`, first those along x, and hinges `[P, L]`.
     """
-    count = len(pairs.weight)
-    share = jnp.where(number == count, 1.0, 0.0).astype(pairs.weight.dtype)
-
-    def limit(row: LimitRow | None) -> LimitRow | None:
-        return row and row._replace(target=share * row.target)
-
-    def contact(row: Contact | None) -> Contact | None:
-        return row and row._replace(normal=share * row.normal, tangential=share * row.tangential)
-
-    def force(own: Any, row: Any) -> Any:
-        if row is None:
-            return share * own
-        return functools.reduce(lambda value, i: jnp.where(number == i, row[i : i + 1], value), range(count), own)
-
-    return problem._replace(
-        wrenches=jax.tree.map(lambda a: share * a, problem.wrenches),
-        force=stored(Joints(share * problem.force.slides, tuple(map(force, problem.force.hinges, pairs.row)))),
-        limits=Joints(limit(problem.limits.slides), tuple(map(limit, problem.limits.hinges))),
-        contacts=list(map(contact, problem.contacts)),
-    )
+    levels, hinges = level_constants(model), list(factors.hinges)
+    wrench = Wrench(0.0, 0.0, 0.0)
+    for number in reversed(range(len(levels))):
+        if number + 1 < len(levels):
+            (rx, rw), torque = problem.poses[number + 1].offset, wrench.torque
+            wrench = wrench._replace(torque=torque - rw * wrench.x + rx * wrench.w)
+        hinge, own = hinges[number], torques[number]
+        if hinge is None:
+            continue
+        torque = stored(wrench.torque if own is None else levels[number].sign * own + wrench.torque)
+        hinges[number] = hinge._replace(free=torque * hinge.inverse)
+        wrench = stored(Wrench(*(a - b * torque for a, b in zip(wrench, (hinge.Q, hinge.bx, hinge.bw), strict=True))))
+    free = problem._replace(force=jax.tree.map(jnp.zeros_like, problem.force))
+    return outwards(model, problem, hinges, solve_slides(model, free, None, factors.root, wrench))[0]
 
 
-def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints, list[Motion]]:
-    """Solve the linear system for a set of rows that push; return the accelerations of joints and bodies."""
+def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints, list[Motion], Factors]:
+    """Solve the linear system for a set of rows that push, without pairs.
+
+    Returns:
+        The accelerations of the joints and of the bodies, and what was eliminated.
+    """
     levels = level_constants(model)
     hinges: list[Hinge | None] = []
     beyond: tuple[Inertia, Wrench] | None = None  # what the levels farther out present at this level's pins
@@ -246,7 +270,8 @@ def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints
             beyond = moved_to_parent(problem.poses[number], inertia, wrench)
             if levels[number - 1].size < levels[number].size:
                 beyond = jax.tree.map(over_first_axis, beyond)
-    return outwards(model, problem, hinges, solve_slides(model, problem, active, inertia, wrench))
+    slides = solve_slides(model, problem, active, inertia, wrench)
+    return *outwards(model, problem, hinges, slides), Factors(hinges, inertia)
 
 
 def joint_terms(force: Any, armature: Any, row: LimitRow | None, weight: Any) -> tuple[Any, Any]:
@@ -304,7 +329,7 @@ def eliminate(inertia: Inertia, wrench: Wrench, torque: Any, diagonal: Any) -> t
     remaining = diagonal * inverse
     felt = Inertia(Q * remaining, bx * remaining, bw * remaining, xx - bx * by_x, xw - bx * by_w, ww - bw * by_w)
     left = Wrench(wrench.torque - Q * free, wrench.x - bx * free, wrench.w - bw * free)
-    return stored((Hinge(free, Q * inverse, by_x, by_w), felt, left))
+    return stored((Hinge(free, Q * inverse, by_x, by_w, inverse), felt, left))
 
 
 def solve_slides(model: Model, problem: Problem, active: Active | None, inertia: Inertia, wrench: Wrench) -> Any:
@@ -324,7 +349,8 @@ def solve_slides(model: Model, problem: Problem, active: Active | None, inertia:
 
 def outwards(model: Model, problem: Problem, hinges: list[Hinge | None], slides: Any) -> tuple[Joints, list[Motion]]:
     """Go from the root to the leaves and return the accelerations of joints and bodies."""
-    spin, x, w = 0.0, slides[:1] if model.slides else 0.0, slides[1:] if len(model.slides) > 1 else 0.0
+    rows = len(slides) // len(model.slides) if model.slides else 0
+    spin, x, w = 0.0, slides[:rows] if rows else 0.0, slides[rows:] if len(model.slides) > 1 else 0.0
     turns: list[Any] = []
     motions: list[Motion] = []
     for level, pose, hinge in zip(level_constants(model), problem.poses, hinges, strict=True):
