@@ -31,11 +31,13 @@ TRIALS: dict[str, dict[str, Any]] = {
     "half-cheetah-small": {**SMALL, "trajectories": 1000},
     "half-cheetah-discount": {**SMALL, "minibatches": 2, "gamma": 0.98, "gae-lambda": 0.92, "trajectories": 1000},
     "half-cheetah-wide": {**SMALL, **WIDE, "trajectories": 1000},
+    "half-cheetah-followed": {**SMALL, "policy": "followed", "trajectories": 1000},
     "hopper": {"trajectories": 3200},
     "hopper-steady": {**STEADY, "trajectories": 3200},
     "hopper-discount": {**STEADY, "gamma": 0.999, "gae-lambda": 0.98, "trajectories": 3200},
     "walker2d": {"trajectories": 3200},
     "walker2d-steady": {**STEADY, "trajectories": 3200},
+    "walker2d-followed": {**STEADY, "policy": "followed", "trajectories": 3200},
     "walker2d-wide": {**STEADY, **WIDE, "trajectories": 3200},
 }
 POINTS = 20  # of every curve

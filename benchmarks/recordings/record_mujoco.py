@@ -39,13 +39,13 @@ ACTIVATIONS = {"tanh": np.tanh, "identity": lambda x: x}  # of trained policies
 
 
 def actions(kind, space, rng):
-    """Yield actions: independent uniform ones, held for several steps, or a smooth random walk."""
+    """Yield actions: uniform ones, ones beyond the bounds, ones held for several steps, or a smooth random walk."""
     now, rest = rng.uniform(space.low, space.high), 0
     while True:
         if kind == "smooth":
             now = np.clip(0.9 * now + 0.3 * space.high * rng.standard_normal(space.shape), space.low, space.high)
         elif rest == 0:
-            now = rng.uniform(space.low, space.high)
+            now = (2 if kind == "wide" else 1) * rng.uniform(space.low, space.high)
             rest = rng.integers(1, 20) if kind == "held" else 1
         rest -= 1
         yield now.astype(np.float32)
@@ -263,7 +263,7 @@ def main():
         if given.what == "steps":
             found = record_steps(task, given.steps, rng)
         elif given.what == "episodes":
-            chosen = {kind: random_policy(kind, rng) for kind in ("uniform", "smooth")}
+            chosen = {kind: random_policy(kind, rng) for kind in ("uniform", "wide", "smooth")}
             chosen |= {"linear": linear_policy(policies[task])} if task in policies else {}
             found = record_episodes(task, given.episodes, chosen, rng)
         else:

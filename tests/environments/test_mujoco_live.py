@@ -25,6 +25,7 @@ EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and
 SEARCH_SECONDS = os.environ.get("JAXBYZ_MUJOCO_SEARCH_SECONDS", "60")  # per task
 DATA = Path(__file__).parents[1] / "data"
 POLICIES = DATA / "mujoco_policies.npz"  # linear policies that balance, stand or reach
+OTHER_POLICIES = sorted(Path(os.environ.get("JAXBYZ_MUJOCO_POLICIES", os.devnull)).glob("*.npz"))
 pytestmark = [
     pytest.mark.live,
     pytest.mark.skipif(PYTHON is None, reason="needs JAXBYZ_MUJOCO_PYTHON: run make test-mujoco"),
@@ -93,11 +94,14 @@ def own_episodes(environment, act, episodes):
 
 
 def simple_policies(environment, weights):
-    """Return the uniform, the smooth and the linear policy of record_mujoco.py for `own_episodes`."""
+    """Return the random policies and the linear one of record_mujoco.py for `own_episodes`."""
     low, high = environment.actions.low[None], environment.actions.high[None]
 
     def uniform(key, obs, action):
         return jax.random.uniform(key, action.shape, minval=low, maxval=high)
+
+    def wide(key, obs, action):  # gymnasium charges actions as they are given
+        return jax.random.uniform(key, action.shape, minval=2 * low, maxval=2 * high)
 
     def smooth(key, obs, action):
         return jnp.clip(0.9 * action + 0.3 * high * jax.random.normal(key, action.shape), low, high)
@@ -105,7 +109,7 @@ def simple_policies(environment, weights):
     def linear(key, obs, action):
         return jnp.clip(obs @ weights[:-1] + weights[-1:], low, high)
 
-    return {"uniform": uniform, "smooth": smooth, "linear": linear}
+    return {"uniform": uniform, "wide": wide, "smooth": smooth, "linear": linear}
 
 
 def trained_policies(path):
@@ -148,8 +152,12 @@ def test_episodes_agree_with_mujoco_in_distribution(name, tmp_path):
     check_episodes(name, environment, simple_policies(environment, jnp.asarray(np.load(POLICIES)[name])), file)
 
 
-@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5"])
-def test_a_policy_trained_here_scores_the_same_in_gymnasium(name, tmp_path):
-    path = DATA / f"mujoco_trained_{MODULES[name]}.npz"
+@pytest.mark.parametrize(
+    "path", [*sorted(DATA.glob("mujoco_trained_*.npz")), *OTHER_POLICIES], ids=lambda path: path.stem
+)
+def test_a_policy_trained_here_scores_the_same_in_gymnasium(path, tmp_path):
+    """Further policies, written by `jaxbyz export`, are those of the folder JAXBYZ_MUJOCO_POLICIES."""
+    with np.load(path) as arrays:
+        name = json.loads(str(arrays["schema"]))["environment"]
     file = record("trained", tmp_path / "episodes.npz", "--episodes", EPISODES, "--policies", path)
     check_episodes(name, *trained_policies(path), file)
