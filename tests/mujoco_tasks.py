@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 
+import jax
+
+from jaxbyz import make_environment
 from jaxbyz.environments.mujoco.task import initial_state, transition
 
 MODULES = {
@@ -22,8 +25,12 @@ def task_of(name):
 
 
 def recorded_step(name, qpos, qvel, action, factors):
-    """One step from a recorded state, with the recorded physical factors."""
+    """One step from a recorded state, with the recorded physical factors; in float32 as a federation takes it."""
     task = task_of(name)
     scales = dict(zip(("gravity_scale", "mass_scale", "friction_scale", "damping_scale"), factors, strict=True))
     params = task.params.replace(**scales)
-    return transition(task, params, initial_state(task, params, qpos, qvel), action)
+    state = initial_state(task, params, qpos, qvel)
+    if jax.config.jax_enable_x64:
+        return transition(task, params, state, action)
+    after = make_environment(name).step(jax.random.key(0), state, action, scales)
+    return after.observation, after.state, after.reward, after.terminated

@@ -64,6 +64,10 @@ TASKS = {
     "inverted-pendulum": Task("inverted-pendulum", 1000, 800, 800),
     "hopper": Task("hopper", 2000, 6400, 6400),
     "half-cheetah": Task("half-cheetah", 3000, 1600, 1600),
+    "walker2d": Task("walker2d", 3500, 6400, 6400),
+    "swimmer": Task("swimmer", 100, 1600, 1600),
+    "reacher": Task("reacher", -5, 12800, 12800),
+    "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 6400, 6400),
 }
 ROWS: dict[str, dict[str, Any]] = {
     "avg-zero": {**ATTACKED, "attack": "avg-zero"},

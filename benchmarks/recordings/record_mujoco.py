@@ -2,15 +2,19 @@
 
     python record_mujoco.py steps OUT.npz --steps 80      # single steps from many states, in float64
     python record_mujoco.py episodes OUT.npz --episodes 1000 --policies policies.npz
+    python record_mujoco.py replay FOLDER --tasks Hopper-v5   # for search_mujoco.py: see `answer_replays`
     python record_mujoco.py trained OUT.npz --episodes 1000 --policies policy.npz   # written by `jaxbyz export`
 
 Single steps start from states and actions that float32 can represent, with the solver's tolerance set to 0, so that the
-result is exact. Every second one has gravity, masses, friction and damping multiplied by random factors. Tasks that
-seldom reach the limits of their joints are put there in every third and fourth one.
+result is exact. Every second one has gravity, masses, friction and damping multiplied by random factors, and every
+third one an action that is twice as large, also beyond its bounds. Tasks that seldom reach the limits of their joints
+are put there in every third and fourth one, and links that seldom touch each other are made to touch.
 """
 
 import argparse
 import json
+import sys
+from pathlib import Path
 
 import gymnasium
 import mujoco
@@ -35,16 +39,41 @@ ACTIVATIONS = {"tanh": np.tanh, "identity": lambda x: x}  # of trained policies
 
 
 def actions(kind, space, rng):
-    """Yield actions: independent uniform ones, held for several steps, or a smooth random walk."""
+    """Yield actions: uniform ones, ones beyond the bounds, ones held for several steps, or a smooth random walk."""
     now, rest = rng.uniform(space.low, space.high), 0
     while True:
         if kind == "smooth":
             now = np.clip(0.9 * now + 0.3 * space.high * rng.standard_normal(space.shape), space.low, space.high)
         elif rest == 0:
-            now = rng.uniform(space.low, space.high)
+            now = (2 if kind == "wide" else 1) * rng.uniform(space.low, space.high)
             rest = rng.integers(1, 20) if kind == "held" else 1
         rest -= 1
         yield now.astype(np.float32)
+
+
+def touching_links(model, data, rng):
+    """Return a healthy position of Hopper in which two of its links touch each other."""
+    pairs = link_pairs(model)
+    while True:
+        data.qpos[:3] = 0.0, rng.uniform(1.3, 1.6), rng.uniform(-0.19, 0.19)
+        data.qpos[3:] = rng.uniform(model.jnt_range[3:, 0] - 0.1, model.jnt_range[3:, 1] + 0.1)
+        mujoco.mj_kinematics(model, data)
+        if -0.004 < min(mujoco.mj_geomDistance(model, data, *pair, 1.0, None) for pair in pairs) < 0.002:
+            return data.qpos.astype(np.float32)
+
+
+def link_pairs(model):
+    """Return the pairs of links that can touch each other, given by their geometries."""
+    links = [geom for geom in range(model.ngeom) if model.geom_bodyid[geom] > 0]
+    return [(a, b) for a in links for b in links if a < b and collide(model, a, b)]
+
+
+def collide(model, a, b):
+    """Return whether MuJoCo looks for contacts of two links, given by their geometries."""
+    one, two = model.geom_bodyid[a], model.geom_bodyid[b]
+    related = one == two or model.body_parentid[one] == two or model.body_parentid[two] == one
+    wanted = model.geom_contype[a] & model.geom_conaffinity[b] or model.geom_contype[b] & model.geom_conaffinity[a]
+    return bool(wanted) and not related
 
 
 def scaled(model, original, factors):
@@ -80,6 +109,10 @@ def record_steps(task, count, rng):
                 if task in SELDOM_AT_LIMITS and len(rows) % 4 >= 2:
                     joint = rng.choice(SELDOM_AT_LIMITS[task])
                     qpos[joint] = rng.choice(model.jnt_range[joint]) + rng.uniform(-0.02, 0.02)
+                if task == "Hopper-v5" and len(rows) % 4 == 3:
+                    qpos = touching_links(model, probe.data, rng)
+                if len(rows) % 3 == 2:
+                    action = 2 * action
                 probe.reset()
                 probe.set_state(qpos.astype(float), qvel.astype(float))
                 obs, reward, terminated, *_ = probe.step(action)
@@ -115,6 +148,44 @@ def record_episodes(task, count, policies, rng):
             results.append((total, length))
         found[name] = np.array(results)
     return found
+
+
+def replay(task, sequences, seed):
+    """Play sequences of actions from one initial state until the episode ends or the sequence does.
+
+    Returns:
+        One row per step, and `closest`, the smallest distance `[n, pairs]` of every pair of links that can touch.
+    """
+    env = gymnasium.make(task).unwrapped
+    model, data = env.model, env.data
+    model.opt.tolerance, model.opt.iterations = 0, 200
+    pairs = link_pairs(model)
+    rows, closest = [], np.full((len(sequences), len(pairs)), np.inf)
+    for number, sequence in enumerate(sequences):
+        env.reset(seed=seed)
+        for action in sequence:
+            before = data.qpos.copy(), data.qvel.copy()
+            mujoco.mj_kinematics(model, data)
+            distances = [mujoco.mj_geomDistance(model, data, *pair, 1.0, None) for pair in pairs]
+            closest[number] = np.minimum(closest[number], distances)
+            _, reward, terminated, *_ = env.step(action)
+            rows.append((number, *before, action, data.qpos.copy(), data.qvel.copy(), reward, terminated))
+            if terminated:
+                break
+    names = [f"{model.geom(a).name} {model.geom(b).name}" for a, b in pairs]
+    fields = ["number", "qpos", "qvel", "action", "next_qpos", "next_qvel", "reward", "terminated"]
+    columns = {name: np.stack(column) for name, column in zip(fields, zip(*rows, strict=True), strict=True)}
+    return columns | {"closest": closest, "pairs": np.array(names, str)}
+
+
+def answer_replays(task, folder):
+    """Answer each number on standard input, the seed of an initial state.
+
+    The sequences are those of `actions.npy` in the folder; the steps are written to `steps.npz` there.
+    """
+    for line in sys.stdin:
+        np.savez(folder / "steps.npz", **replay(task, np.load(folder / "actions.npy"), int(line)))
+        print("done", flush=True)
 
 
 def random_policy(kind, rng):
@@ -173,7 +244,7 @@ def clipped(action, space):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["steps", "episodes", "trained"])
+    parser.add_argument("what", choices=["steps", "episodes", "replay", "trained"])
     parser.add_argument("out")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--steps", type=int, default=80)
@@ -184,13 +255,15 @@ def main():
     rng = np.random.default_rng(given.seed)
     arrays = {"versions": np.array([gymnasium.__version__, mujoco.__version__])}
     policies = dict(np.load(given.policies)) if given.policies else {}
+    if given.what == "replay":
+        return answer_replays(given.tasks[0], Path(given.out))
     if given.what == "trained":
         given.tasks = [json.loads(str(policies["schema"]))["environment"]]
     for task in given.tasks:
         if given.what == "steps":
             found = record_steps(task, given.steps, rng)
         elif given.what == "episodes":
-            chosen = {kind: random_policy(kind, rng) for kind in ("uniform", "smooth")}
+            chosen = {kind: random_policy(kind, rng) for kind in ("uniform", "wide", "smooth")}
             chosen |= {"linear": linear_policy(policies[task])} if task in policies else {}
             found = record_episodes(task, given.episodes, chosen, rng)
         else:

@@ -14,6 +14,7 @@ from jaxbyz.accelerate.batching import cond_on_coin
 from jaxbyz.algorithms.absent_agents import with_absent_agents
 from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, make_agents, previous_estimate
 from jaxbyz.algorithms.base import Algorithm, State
+from jaxbyz.algorithms.followed_scales import refuse_followed_scales
 from jaxbyz.algorithms.metrics import Measured, transferred_with_server
 from jaxbyz.algorithms.rounds import Exchange, Parts, Received, make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
@@ -96,6 +97,7 @@ def server_algorithm(
         make_sampler: how workers and the server sample; by default with the PAGE switch.
         change: what else distinguishes the algorithm from ByzPG.
     """
+    refuse_followed_scales(policy)
     K, D, parts = settings.agents, policy.size, make_parts(settings)
     rule = checked_rule(settings.rule, parts.channel.voters, settings.defended, D)
     server_alone = settings.small_batches != "workers" and not settings.always_large

@@ -11,6 +11,7 @@ from jaxtyping import PRNGKeyArray
 from jaxbyz.algorithms.absent_agents import with_absent_agents, with_absent_receivers
 from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, make_agents
 from jaxbyz.algorithms.base import Algorithm, State
+from jaxbyz.algorithms.followed_scales import with_followed_scales
 from jaxbyz.algorithms.local_steps import with_local_steps
 from jaxbyz.algorithms.metrics import Measured, finite_rows, transferred_between_agents
 from jaxbyz.algorithms.rounds import Agree, Exchange, Parts, Protocol, Received, make_parts, make_step, repeat
@@ -101,7 +102,9 @@ def compose(environment: Environment, policy: Policy, settings: Settings) -> Com
     if agreement is not None and agreement.rule.committee is not None:
         check_committees(parts, D)
     sampling = sampler(environment, policy, settings, parts.interference(environment))
-    return Composition(parts, sampling, make_agents(environment, settings, parts.attack, sampling), rule, agreement)
+    agents = make_agents(environment, settings, parts.attack, sampling)
+    agents = with_followed_scales(agents, environment, policy, settings.horizon)
+    return Composition(parts, sampling, agents, rule, agreement)
 
 
 def checked_agreement(settings: Settings, present: int, D: int) -> Agreement | None:

@@ -12,6 +12,7 @@ from jaxtyping import PRNGKeyArray
 from jaxbyz.algorithms.agents import initial_private, initial_state, make_agents
 from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.byzpg import SERVER_LIMIT, worker_sampler
+from jaxbyz.algorithms.followed_scales import refuse_followed_scales
 from jaxbyz.algorithms.metrics import Measured, transferred_with_server
 from jaxbyz.algorithms.rounds import make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings, without_channel
@@ -50,6 +51,7 @@ def ensemble(environment: Environment, policy: Policy, settings: Settings) -> Al
     References:
         Fang, Wang and Gong, Provably robust federated reinforcement learning, 2025.
     """
+    refuse_followed_scales(policy)
     settings = replace(without_channel(settings), small_batches="workers")
     K, G, D, parts = settings.agents, settings.groups, policy.size, make_parts(settings)
     group_of, members = np.arange(K) % G, group_members(K, G)

@@ -32,7 +32,8 @@ with deferred_imports(*DRAWING):
     from gymnax.environments import spaces
     from gymnax.environments.classic_control import cartpole
 
-# Environments that clip actions themselves and charge the action as it was given, as gymnasium's do.
+# Environments of gymnax that clip actions themselves and charge the action as it was given, as gymnasium's do. Those of
+# this package have the attribute `charges_unclipped`.
 _CHARGES_UNCLIPPED = ("ContinuousMountainCar-v0", "MountainCarContinuous-v0")
 
 # Parameters of gymnax that follow from others: class of the parameters -> name -> (their names, formula).
@@ -91,6 +92,7 @@ def adapt(raw: Any, params: Any) -> Environment:
     """
     actions = _action_space(raw, params)
     flatten, shape = _flat_observation(raw, params)
+    unclipped = raw.name in _CHARGES_UNCLIPPED or getattr(raw, "charges_unclipped", False)
 
     def reset(key: PRNGKeyArray, own: OwnParams | None = None) -> tuple[Array, Any]:
         observation, state = raw.reset_env(key, replace_params(params, own or {}))
@@ -102,7 +104,7 @@ def adapt(raw: Any, params: Any) -> Environment:
             if action.size != actions.n:
                 raise UsageError(f"action has shape {action.shape}: {raw.name} needs {actions.shape}")
             action = action.reshape(actions.shape)
-            action = action if raw.name in _CHARGES_UNCLIPPED else jnp.clip(action, actions.low, actions.high)
+            action = action if unclipped else jnp.clip(action, actions.low, actions.high)
         observation, state, reward, terminated, _ = raw.step_env(key, state, action, settings)
         truncated = raw.is_truncated(state, settings)
         return Step(flatten(observation), state, jnp.asarray(reward, jnp.float32), terminated, truncated)

@@ -3,6 +3,7 @@
 from jaxbyz.environments import Environment
 from jaxbyz.policies.convolutional import cnn_policy
 from jaxbyz.policies.flax_modules import flax_policy
+from jaxbyz.policies.followed import followed_policy
 from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS, mlp_policy
 from jaxbyz.policies.policy import Policy, most_likely
 from jaxbyz.policies.voting import voting
@@ -11,6 +12,7 @@ from jaxbyz.registry import Registry
 # A factory takes the argument `environment`; its other arguments are options.
 policies = Registry("policy")
 policies.add("mlp", mlp_policy, "multilayer perceptron on the flat observation")
+policies.add("followed", followed_policy, "the same, with observations scaled by what the policy sees")
 policies.add("cnn", cnn_policy, "convolutions, then a multilayer perceptron; observations are images")
 
 
@@ -26,6 +28,7 @@ __all__ = [
     "cnn_policy",
     "default_policy",
     "flax_policy",
+    "followed_policy",
     "mlp_policy",
     "most_likely",
     "policies",

@@ -31,6 +31,9 @@ class Policy(NamedTuple):
         entropy: `distribution [P, L] -> [L]`, for runs with an entropy bonus; None if it is not known.
         mode: `distribution [P, L] -> actions`, the most likely ones; None if they are those of the largest
             log-probability, or those of the noise zero if actions are continuous.
+        follow: `(parameters [D], mean [O], variance [O]) -> [D]`, which moves the scales of observations among the
+            parameters towards new ones; None if there are none.
+        untrained: the number of parameters at the end that are such scales.
     """
 
     size: int
@@ -42,6 +45,8 @@ class Policy(NamedTuple):
     log_prob: Callable[[Float[Array, "P L"], Array], Float[Array, " L"]]
     entropy: Callable[[Float[Array, "P L"]], Float[Array, " L"]] | None = None
     mode: Callable[[Float[Array, "P L"]], Array] | None = None
+    follow: Callable[[Float[Array, " D"], Float[Array, " O"], Float[Array, " O"]], Float[Array, " D"]] | None = None
+    untrained: int = 0
 
 
 class Network(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -20,8 +22,10 @@ from jaxbyz.trained.start_from import start_parameters, with_task_of_start
 
 PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
 EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and policy
+SEARCH_SECONDS = os.environ.get("JAXBYZ_MUJOCO_SEARCH_SECONDS", "60")  # per task
 DATA = Path(__file__).parents[1] / "data"
 POLICIES = DATA / "mujoco_policies.npz"  # linear policies that balance, stand or reach
+OTHER_POLICIES = sorted(Path(os.environ.get("JAXBYZ_MUJOCO_POLICIES", os.devnull)).glob("*.npz"))
 pytestmark = [
     pytest.mark.live,
     pytest.mark.skipif(PYTHON is None, reason="needs JAXBYZ_MUJOCO_PYTHON: run make test-mujoco"),
@@ -47,6 +51,21 @@ def test_new_steps_agree_with_mujoco(name, tmp_path):
     assert np.median(error) < 1e-5 and np.quantile(error, 0.99) < 3e-4 and (error > 1e-2).mean() <= 1e-3
     assert (np.abs(np.asarray(reward) - file[f"{name}/reward"]) > 1e-4).mean() <= 1e-3
     assert (np.asarray(terminated) != file[f"{name}/terminated"]).mean() <= 1e-3
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5"])
+def test_a_search_finds_no_healthy_state_that_differs_from_mujoco(name):
+    script = Path(__file__).parents[2] / "benchmarks" / "recordings" / "search_mujoco.py"
+    seed = int(np.random.default_rng().integers(2**31))
+    command = [sys.executable, script, PYTHON, "--tasks", name, "--seconds", SEARCH_SECONDS, "--seed", seed]
+    done = subprocess.run(
+        list(map(str, command)), env=os.environ | {"JAX_ENABLE_X64": "1"}, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)[name]
+    print(f"{name}, seed {seed}: {found}")
+    assert found["steps"] > 0 and found["difference"] < 1e-9, found
+    assert found["reward"] < 1e-6 and found["terminations"] == 0, found  # gymnasium squares float32 actions
 
 
 def own_episodes(environment, act, episodes):
@@ -75,11 +94,14 @@ def own_episodes(environment, act, episodes):
 
 
 def simple_policies(environment, weights):
-    """Return the uniform, the smooth and the linear policy of record_mujoco.py for `own_episodes`."""
+    """Return the random policies and the linear one of record_mujoco.py for `own_episodes`."""
     low, high = environment.actions.low[None], environment.actions.high[None]
 
     def uniform(key, obs, action):
         return jax.random.uniform(key, action.shape, minval=low, maxval=high)
+
+    def wide(key, obs, action):  # gymnasium charges actions as they are given
+        return jax.random.uniform(key, action.shape, minval=2 * low, maxval=2 * high)
 
     def smooth(key, obs, action):
         return jnp.clip(0.9 * action + 0.3 * high * jax.random.normal(key, action.shape), low, high)
@@ -87,7 +109,7 @@ def simple_policies(environment, weights):
     def linear(key, obs, action):
         return jnp.clip(obs @ weights[:-1] + weights[-1:], low, high)
 
-    return {"uniform": uniform, "smooth": smooth, "linear": linear}
+    return {"uniform": uniform, "wide": wide, "smooth": smooth, "linear": linear}
 
 
 def trained_policies(path):
@@ -130,8 +152,12 @@ def test_episodes_agree_with_mujoco_in_distribution(name, tmp_path):
     check_episodes(name, environment, simple_policies(environment, jnp.asarray(np.load(POLICIES)[name])), file)
 
 
-@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Hopper-v5", "HalfCheetah-v5"])
-def test_a_policy_trained_here_scores_the_same_in_gymnasium(name, tmp_path):
-    path = DATA / f"mujoco_trained_{MODULES[name]}.npz"
+@pytest.mark.parametrize(
+    "path", [*sorted(DATA.glob("mujoco_trained_*.npz")), *OTHER_POLICIES], ids=lambda path: path.stem
+)
+def test_a_policy_trained_here_scores_the_same_in_gymnasium(path, tmp_path):
+    """Further policies, written by `jaxbyz export`, are those of the folder JAXBYZ_MUJOCO_POLICIES."""
+    with np.load(path) as arrays:
+        name = json.loads(str(arrays["schema"]))["environment"]
     file = record("trained", tmp_path / "episodes.npz", "--episodes", EPISODES, "--policies", path)
     check_episodes(name, *trained_policies(path), file)

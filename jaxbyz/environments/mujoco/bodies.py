@@ -165,6 +165,8 @@ class Model(NamedTuple):
         contact_margin: the distance from the floor at which a contact begins to act.
         contact_softness: how contacts give way.
         fluid: drag, or None.
+        pairs: names of links of one limb, or of the root and a limb, whose capsules can touch each other; the inner
+            link first.
     """
 
     name: str
@@ -180,6 +182,7 @@ class Model(NamedTuple):
     contact_margin: float = 0.0
     contact_softness: Softness = STIFF
     fluid: Fluid | None = None
+    pairs: tuple[tuple[str, ...], ...] = ()
 
     @property
     def duration(self) -> float:

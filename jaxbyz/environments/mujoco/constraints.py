@@ -93,7 +93,7 @@ def impedance(softness: Softness, position: Any) -> Any:
     return start + (full - start) * jnp.where(x <= 0.5, 2 * x * x, 1 - 2 * rest * rest)
 
 
-def _weight(imp: Any, position: Any, ease: Any) -> Any:
+def weight_of(imp: Any, position: Any, ease: Any) -> Any:
     """Return D, or 0 if the constraint is satisfied; `ease` is 1/r."""
     return jnp.where(position < 0, imp / (1 - imp) * ease, 0.0)
 
@@ -114,7 +114,7 @@ def limit_rows(model: Model, scales: Scales, q: Joints, v: Joints) -> Joints:
         side = jnp.where(below < above, 1.0, -1.0).astype(q.dtype)
         position = jnp.minimum(below, above) - margin
         imp = impedance(softness, position)
-        weight = _weight(imp, position, 1 / (mobility * scales.mass))
+        weight = weight_of(imp, position, 1 / (mobility * scales.mass))
         return LimitRow(side, weight, -B * side * v - K * imp * position)
 
     levels = ((model.root,), *zip(*model.limbs, strict=True))
@@ -137,7 +137,7 @@ def contact(model: Model, scales: Scales, level: Level, pose: Pose) -> Contact |
     position = distance - model.contact_margin
     friction = level.friction * scales.friction
     square = friction * friction
-    weight = _weight(imp, position, 1 / (2 * square * (1 + square) * level.mobility * scales.mass))
+    weight = weight_of(imp, position, 1 / (2 * square * (1 + square) * level.mobility * scales.mass))
     lever_w = 0.5 * distance - pose.height
     normal_velocity = pose.velocity[1] + pose.spin * x
     tangential_velocity = pose.velocity[0] - pose.spin * lever_w

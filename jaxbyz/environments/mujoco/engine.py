@@ -40,6 +40,7 @@ from jaxbyz.accelerate.no_inline import one_compiled_function, stored
 from jaxbyz.environments.mujoco.bodies import Joints, Model, join_joints, level_constants, of_joints, split_joints
 from jaxbyz.environments.mujoco.constraints import contact, limit_rows
 from jaxbyz.environments.mujoco.kinematics import Scales, Wrench, drag, inertial_wrench, joint_forces, poses
+from jaxbyz.environments.mujoco.self_contacts import self_contacts
 from jaxbyz.environments.mujoco.solver import Problem, solve, sweep
 
 
@@ -116,9 +117,12 @@ def state_problem(model: Model, scales: Scales, q: Joints, v: Joints, motors: Jo
         wrenches = jax.tree.map(lambda a, b: a + lightness * b, wrenches, drags)
     force = jax.tree.map(lambda a: lightness * a, joint_forces(model, scales, q, v, motors))
     contacts = [contact(model, scales, level, pose) for level, pose in zip(levels, placed, strict=True)]
-    wrenches, force, limits, contacts = stored((wrenches, force, limit_rows(model, scales, q, v), contacts))
+    pairs = self_contacts(model, scales, placed, v)
+    wrenches, force, limits, contacts, pairs = stored(
+        (wrenches, force, limit_rows(model, scales, q, v), contacts, pairs)
+    )
     armature = jax.tree.map(lambda a: lightness * a, of_joints(model, lambda joint: joint.armature))
-    return Problem(placed, wrenches, force, armature, limits, contacts)
+    return Problem(placed, wrenches, force, armature, limits, contacts, pairs)
 
 
 def _plus(values: Joints, factor: Any, changes: Joints) -> Joints:
@@ -156,6 +160,6 @@ def _euler(model: Model, scales: Scales, q: Joints, v: Joints, motors: Joints, s
         force=jax.tree.map(lambda value, c: c * value, a, damping),
         armature=jax.tree.map(lambda own, c: own + c, problem.armature, damping),
     )
-    lost, _ = sweep(model, implicit, None)
+    lost = sweep(model, implicit, None)[0]
     dv = jax.tree.map(lambda all, part: h * (all - part), a, lost)
     return _plus(jax.tree.map(lambda rate: h * rate, v), h, dv), dv, a, q, v

@@ -32,10 +32,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.accelerate.lane_steps import compute_if_needed
 from jaxbyz.accelerate.no_inline import stored
 from jaxbyz.environments.mujoco.bodies import Joints, Level, Model, level_constants
 from jaxbyz.environments.mujoco.constraints import Contact, Grip, LimitRow, active_limit, grip
 from jaxbyz.environments.mujoco.kinematics import Pose, Wrench
+from jaxbyz.environments.mujoco.self_contacts import SelfContacts, along
 
 MOST_SWEEPS = 12
 
@@ -50,6 +52,7 @@ class Problem(NamedTuple):
         armature: the inertia of the joints themselves.
         limits: `LimitRow` or None per group of joints.
         contacts: `Contact` or None per level.
+        pairs: contacts between links, or None.
     """
 
     poses: list[Pose]
@@ -58,13 +61,21 @@ class Problem(NamedTuple):
     armature: Joints
     limits: Joints
     contacts: list[Contact | None]
+    pairs: SelfContacts | None
 
 
 class Active(NamedTuple):
-    """Which rows push: the weights of limits per group of joints, and the grips of contacts per level, or None."""
+    """Which rows push.
+
+    Attributes:
+        limits: the weights of limits per group of joints, or None.
+        grips: the grips of contacts per level, or None.
+        pairs: the weights of contacts between links, or None.
+    """
 
     limits: Joints
     grips: list[Grip | None]
+    pairs: Any
 
 
 class Motion(NamedTuple):
@@ -87,12 +98,23 @@ class Inertia(NamedTuple):
 
 
 class Hinge(NamedTuple):
-    """The acceleration of hinges as a function of their parent's motion: free − (Q, bx, bw)·motion."""
+    """The acceleration of hinges as a function of their parent's motion: free − (Q, bx, bw)·motion.
+
+    `free` is the torque on the hinge times `inverse`.
+    """
 
     free: Any
     Q: Any
     bx: Any
     bw: Any
+    inverse: Any
+
+
+class Factors(NamedTuple):
+    """What a sweep has eliminated: the hinges of all levels, and the matrix that the root's slides feel."""
+
+    hinges: list[Hinge | None]
+    root: Inertia
 
 
 def solve(model: Model, problem: Problem, start: Joints) -> Joints:
@@ -100,7 +122,7 @@ def solve(model: Model, problem: Problem, start: Joints) -> Joints:
 
     def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         sweeps, _, active, _ = carry
-        acceleration, motions = sweep(model, problem, active)
+        acceleration, motions = solve_linear(model, problem, active)
         following = find_active(problem, acceleration, motions)
         return sweeps + 1, acceleration, following, jnp.any(_changed(active, following))
 
@@ -113,7 +135,7 @@ def solve(model: Model, problem: Problem, start: Joints) -> Joints:
 
 def _changed(before: Active, after: Active) -> jax.Array:
     """Return whether other rows push than before, `[L]`. The entries nn and nt of a grip determine tt."""
-    values = [(active.limits, [grip and grip[:2] for grip in active.grips]) for active in (before, after)]
+    values = [(active.limits, [grip and grip[:2] for grip in active.grips], active.pairs) for active in (before, after)]
     pairs = zip(*map(jax.tree.leaves, values), strict=True)
     differences = [jnp.abs(a - b).reshape(-1, a.shape[-1]) for a, b in pairs]
     return functools.reduce(operator.add, [row for rows in differences for row in rows]) > 0
@@ -130,7 +152,10 @@ def find_active(problem: Problem, acceleration: Joints, motions: list[Motion]) -
         tuple(map(limit, problem.limits.hinges, acceleration.hinges)),
     )
     grips = [None if row is None else grip(row, *motion) for row, motion in zip(problem.contacts, motions, strict=True)]
-    return Active(limits, grips)
+    if problem.pairs is None:
+        return Active(limits, grips, None)
+    row, weight, target = problem.pairs
+    return Active(limits, grips, jnp.where(along(row, acceleration.hinges) < target, weight, 0.0))
 
 
 def accelerate(model: Model, poses: list[Pose], acceleration: Joints) -> list[Motion]:
@@ -146,8 +171,82 @@ def accelerate(model: Model, poses: list[Pose], acceleration: Joints) -> list[Mo
     return result
 
 
-def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints, list[Motion]]:
-    """Solve the linear system for a set of rows that push; return the accelerations of joints and bodies."""
+def solve_linear(model: Model, problem: Problem, active: Active) -> tuple[Joints, list[Motion]]:
+    """Solve the linear system for a set of rows that push, which may include contacts between links.
+
+    With the matrix A of a sweep and rows j_i of pairs with weights D_i, the solution is x + Σ λ_i y_i, where x is that
+    of the sweep, y_i = A⁻¹ j_i, and (1 + D G) λ = D (target − j·x) with G_ik = j_i·y_k.
+    """
+    x, motions, factors = sweep(model, problem, active)
+    pairs = problem.pairs
+    if pairs is None:
+        return x, motions
+
+    def with_pairs() -> tuple[Joints, list[Motion]]:
+        responses = respond(model, problem, factors, pairs.row)
+        count = len(pairs.weight)
+        y = [jax.tree.map(lambda a, i=i: a[i::count], responses) for i in range(count)]
+        row = [tuple(entry if entry is None else entry[i : i + 1] for entry in pairs.row) for i in range(count)]
+        weight = [active.pairs[i : i + 1] for i in range(count)]
+        lacking = [pairs.target[i : i + 1] - along(row[i], x.hinges) for i in range(count)]
+        matrix = [[weight[i] * along(row[i], y[k].hinges) + float(i == k) for k in range(count)] for i in range(count)]
+        force = solve_small(matrix, [w * missing for w, missing in zip(weight, lacking, strict=True)])
+        total = x
+        for one, response in zip(force, y, strict=True):
+            total = stored(jax.tree.map(lambda a, b, one=one: a + one * b, total, response))
+        return total, accelerate(model, problem.poses, total)
+
+    return compute_if_needed(active.pairs.max() > 0, with_pairs, lambda: (x, motions))
+
+
+def solve_small(matrix: list[list[Any]], values: list[Any]) -> list[Any]:
+    """Solve a linear system of a few equations by elimination; the matrix must not need pivots."""
+    size, matrix, values = len(values), [list(row) for row in matrix], list(values)
+    for k in range(size):
+        for i in range(k + 1, size):
+            factor = stored(matrix[i][k] / matrix[k][k])
+            matrix[i][k + 1 :] = [a - factor * b for a, b in zip(matrix[i][k + 1 :], matrix[k][k + 1 :], strict=True)]
+            values[i] = values[i] - factor * values[k]
+    for i in reversed(range(size)):
+        known = sum(matrix[i][k] * values[k] for k in range(i + 1, size))
+        values[i] = stored((values[i] - known) / matrix[i][i])
+    return values
+
+
+def respond(model: Model, problem: Problem, factors: Factors, torques: tuple[Any, ...]) -> Joints:
+    """Return the accelerations of the joints by torques on the hinges alone, from what a sweep has eliminated.
+
+    Args:
+        model: the mechanism.
+        problem: what the sweep has solved.
+        factors: what it has eliminated.
+        torques: `[P, L]` per level for P problems, or None where there are none.
+
+    Returns:
+        Slides `[2P, L]`, first those along x, and hinges `[P, L]`.
+    """
+    levels, hinges = level_constants(model), list(factors.hinges)
+    wrench = Wrench(0.0, 0.0, 0.0)
+    for number in reversed(range(len(levels))):
+        if number + 1 < len(levels):
+            (rx, rw), torque = problem.poses[number + 1].offset, wrench.torque
+            wrench = wrench._replace(torque=torque - rw * wrench.x + rx * wrench.w)
+        hinge, own = hinges[number], torques[number]
+        if hinge is None:
+            continue
+        torque = stored(wrench.torque if own is None else levels[number].sign * own + wrench.torque)
+        hinges[number] = hinge._replace(free=torque * hinge.inverse)
+        wrench = stored(Wrench(*(a - b * torque for a, b in zip(wrench, (hinge.Q, hinge.bx, hinge.bw), strict=True))))
+    free = problem._replace(force=jax.tree.map(jnp.zeros_like, problem.force))
+    return outwards(model, problem, hinges, solve_slides(model, free, None, factors.root, wrench))[0]
+
+
+def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints, list[Motion], Factors]:
+    """Solve the linear system for a set of rows that push, without pairs.
+
+    Returns:
+        The accelerations of the joints and of the bodies, and what was eliminated.
+    """
     levels = level_constants(model)
     hinges: list[Hinge | None] = []
     beyond: tuple[Inertia, Wrench] | None = None  # what the levels farther out present at this level's pins
@@ -171,7 +270,8 @@ def sweep(model: Model, problem: Problem, active: Active | None) -> tuple[Joints
             beyond = moved_to_parent(problem.poses[number], inertia, wrench)
             if levels[number - 1].size < levels[number].size:
                 beyond = jax.tree.map(over_first_axis, beyond)
-    return outwards(model, problem, hinges, solve_slides(model, problem, active, inertia, wrench))
+    slides = solve_slides(model, problem, active, inertia, wrench)
+    return *outwards(model, problem, hinges, slides), Factors(hinges, inertia)
 
 
 def joint_terms(force: Any, armature: Any, row: LimitRow | None, weight: Any) -> tuple[Any, Any]:
@@ -229,7 +329,7 @@ def eliminate(inertia: Inertia, wrench: Wrench, torque: Any, diagonal: Any) -> t
     remaining = diagonal * inverse
     felt = Inertia(Q * remaining, bx * remaining, bw * remaining, xx - bx * by_x, xw - bx * by_w, ww - bw * by_w)
     left = Wrench(wrench.torque - Q * free, wrench.x - bx * free, wrench.w - bw * free)
-    return stored((Hinge(free, Q * inverse, by_x, by_w), felt, left))
+    return stored((Hinge(free, Q * inverse, by_x, by_w, inverse), felt, left))
 
 
 def solve_slides(model: Model, problem: Problem, active: Active | None, inertia: Inertia, wrench: Wrench) -> Any:
@@ -249,7 +349,8 @@ def solve_slides(model: Model, problem: Problem, active: Active | None, inertia:
 
 def outwards(model: Model, problem: Problem, hinges: list[Hinge | None], slides: Any) -> tuple[Joints, list[Motion]]:
     """Go from the root to the leaves and return the accelerations of joints and bodies."""
-    spin, x, w = 0.0, slides[:1] if model.slides else 0.0, slides[1:] if len(model.slides) > 1 else 0.0
+    rows = len(slides) // len(model.slides) if model.slides else 0
+    spin, x, w = 0.0, slides[:rows] if rows else 0.0, slides[rows:] if len(model.slides) > 1 else 0.0
     turns: list[Any] = []
     motions: list[Motion] = []
     for level, pose, hinge in zip(level_constants(model), problem.poses, hinges, strict=True):

@@ -264,6 +264,8 @@ def never(outcome: StepOutcome) -> jax.Array:
 class MujocoEnvironment(environment.Environment[EnvState, EnvParams]):
     """A gymnax environment of a task."""
 
+    charges_unclipped = True
+
     def __init__(self, task: MujocoTask):
         self.task, self.model = task, task.model(task.params)
 
