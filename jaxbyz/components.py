@@ -6,7 +6,7 @@ A name may carry options and may be joined with others: `"krum"`, `"rfa:rounds=1
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ class Limit(NamedTuple):
         return self.agents if self.limit is None else largest_below(self.limit, self.agents)
 
 
-def check_limits(limits: Iterable[Limit], unsafe: bool = False, option: str = "byzantine") -> None:
+def check_limits(limits: Sequence[Limit], unsafe: bool = False, option: str = "byzantine") -> None:
     """Refuse more Byzantine agents than components tolerate, in one message about all of them.
 
     Args:
@@ -69,7 +69,20 @@ def check_limits(limits: Iterable[Limit], unsafe: bool = False, option: str = "b
             broken.setdefault(met, []).append(text)
     if broken and not unsafe:
         found = "; ".join(f"{met} {', and '.join(texts)}" for met, texts in broken.items())
-        raise UsageError(f"{found} (the option unsafe runs it anyway)")
+        raise UsageError(f"{found}{_alternative(limits)} (the option unsafe runs it anyway)")
+
+
+def _alternative(limits: Sequence[Limit]) -> str:
+    """Return words about another agreement that tolerates as many Byzantine agents, if only the agreement does not."""
+    broken = [one for one in limits if one.byzantine > one.tolerated]
+    if any(one.kind != "agreement" for one in broken):
+        return ""
+    most = max(one.byzantine for one in broken)
+    for name in agreements.names():
+        limit = agreements[name].limit
+        if limit is not None and largest_below(limit, broken[0].agents) >= most:
+            return f"; agreement={name} tolerates {most}"
+    return ""
 
 
 def limits_of_rule(rule: Any, agents: int, byzantine: int) -> list[Limit]:

@@ -31,6 +31,8 @@ from jaxbyz.errors import UsageError, first_line
 
 MAX_TEXT_BYTES = 2**20  # of a JSON or TOML file
 MAX_ARRAY_BYTES = 4 * 2**30  # of all arrays of one file, uncompressed
+# Arrays of more than SMALL_BYTES are refused if they are compressed more than results of a run ever are.
+SMALL_BYTES, MAX_RATIO = 2**26, 100
 MAX_LINES_BYTES = 2**28  # of all JSON Lines of a file, uncompressed
 TEMPORARY = ".tmp"  # ends the names of files that are being written
 
@@ -252,6 +254,7 @@ def read_arrays(path: Path, limit: int = MAX_ARRAY_BYTES) -> dict[str, np.ndarra
         try:
             with zipfile.ZipFile(file) as archive:
                 size = sum(member.file_size for member in archive.infolist())
+            limit = min(limit, max(SMALL_BYTES, MAX_RATIO * os.fstat(file.fileno()).st_size))
             if size > limit:
                 raise UsageError(f"{path}: {size} bytes uncompressed exceed the limit of {limit} bytes")
             file.seek(0)

@@ -40,7 +40,7 @@ from jaxbyz.federation.frames import (
 )
 from jaxbyz.federation.keys import FederationDescription, Identity, read_federation, read_identity
 from jaxbyz.federation.programs import build_programs, format_of
-from jaxbyz.federation.records import STATUS_FILE
+from jaxbyz.federation.status import STATUS_FILE
 from jaxbyz.federation.transport import Transport
 from jaxbyz.files import write_json
 

@@ -45,8 +45,8 @@ class Threads:
         for index in range(config.agents) if only is None else only:
             self.start(index)
 
-    def start(self, index, settings=None):
-        """Start a node, or start it again after it ended."""
+    def start(self, index, settings=None, prepare=lambda node: None):
+        """Start a node, or start it again after it ended; `prepare` may change it before it runs."""
         settings = settings or self.settings.get(index, NodeSettings(floor=PATIENT))
         own = self.folder / keys.node_name(index)
         identity = keys.read_identity(own, self.federation)
@@ -57,6 +57,7 @@ class Threads:
             self.stops[index].is_set, self.own_programs.get(index, self.programs),
         )  # fmt: skip
         self.nodes[index] = node
+        prepare(node)
         self.threads[index] = threading.Thread(target=self._run, args=(index, node), daemon=True)
         self.threads[index].start()
 

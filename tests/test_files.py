@@ -6,10 +6,11 @@ import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from jaxbyz.errors import UsageError
-from jaxbyz.files import add_row, read_rows, write_rows
+from jaxbyz.files import SMALL_BYTES, add_row, read_arrays, read_rows, write_arrays, write_rows
 
 ROWS = [{"name": "b", "return": [1.5, None]}, {"name": "a", "label": "κ"}]
 
@@ -54,3 +55,12 @@ def test_a_damaged_table_is_refused_in_one_line(tmp_path, monkeypatch, content, 
     with pytest.raises(UsageError, match=message) as refused:
         read_rows(path)
     assert str(refused.value).startswith(str(path)) and "\n" not in str(refused.value)
+
+
+def test_a_small_file_cannot_cost_much_memory(tmp_path):
+    """Zeros shrink to a thousandth. Such a file is refused before anything is allocated, unless it is small."""
+    write_arrays(tmp_path / "small.npz", {"x": np.zeros(SMALL_BYTES // 8, np.float32)})
+    assert read_arrays(tmp_path / "small.npz")["x"].size == SMALL_BYTES // 8
+    write_arrays(tmp_path / "bomb.npz", {"x": np.zeros(SMALL_BYTES // 2, np.float32)})
+    with pytest.raises(UsageError, match="exceed the limit"):
+        read_arrays(tmp_path / "bomb.npz")

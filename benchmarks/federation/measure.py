@@ -30,8 +30,8 @@ from jaxbyz.accelerate.setup import prepare
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation import launcher
 from jaxbyz.federation.keys import node_name
-from jaxbyz.federation.records import STATUS_FILE
 from jaxbyz.federation.results import load_federation
+from jaxbyz.federation.status import STATUS_FILE
 
 RESULTS = Path(__file__).parents[1] / "results"
 IMAGES = Path(__file__).parents[2] / "docs" / "images"

@@ -24,7 +24,8 @@ import jaxbyz
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import launcher
 from jaxbyz.federation.keys import node_name
-from jaxbyz.federation.records import CHECKPOINTS, STATUS_FILE, checkpoint_iterations
+from jaxbyz.federation.records import CHECKPOINTS, checkpoint_iterations
+from jaxbyz.federation.status import STATUS_FILE
 from jaxbyz.files import read_arrays
 
 CHAOS = Path(jaxbyz.__file__).parents[1] / "tests" / "federation_chaos.py"  # plays a node that breaks the protocol

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -28,6 +29,9 @@ LESS_OPTIMISATION = "--xla_backend_optimization_level=2"
 # On a GPU, XLA times several kernels and takes the fastest, so a program that is compiled anew may round otherwise.
 # These flags take the first kernel, and only those that add numbers in a fixed order.
 REPEATABLE = ("--xla_gpu_autotune_level=0", "--xla_gpu_deterministic_ops=true")
+
+
+WRITABLE = stat.S_IWGRP | stat.S_IWOTH  # by others than the owner
 
 
 def set_flags() -> None:
@@ -94,6 +98,22 @@ def cache_problem(folder: str) -> str | None:
         return f"cache {folder}: cannot be used ({error.strerror})"
     if status.st_uid not in (os.geteuid(), 0):
         return f"cache {folder}: belongs to another user"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & WRITABLE:
         return f"cache {folder}: other users can write to it (chmod go-w {folder})"
+    if status.st_mode & (stat.S_IXGRP | stat.S_IXOTH) and (found := _writable_inside(folder)) is not None:
+        return f"cache {folder}: other users could write to {found} (chmod 700 {folder})"
+    return None
+
+
+def _writable_inside(folder: str) -> str | None:
+    """Return what others can write to in a folder that they can enter; None if there is nothing and never will be."""
+    umask = os.umask(0)
+    os.umask(umask)
+    if WRITABLE & ~umask:
+        return f"programs that are stored there, with the umask {umask:03o}"
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                if not stat.S_ISLNK(mode := os.lstat(path := os.path.join(parent, name)).st_mode) and mode & WRITABLE:
+                    return path
     return None

@@ -92,7 +92,7 @@ def _status(arguments: argparse.Namespace) -> int:
     while True:
         found = statuses(Path(arguments.folder))
         print(json_text({"nodes": found}) if arguments.json else _table(found), flush=True)
-        ended = all(status["phase"] in ("finished", "stopped", "unreadable status") for status in found)
+        ended = all(status["phase"] in ("finished", "stopped", "killed", "unreadable status") for status in found)
         if arguments.watch is None or ended:
             return 0
         time.sleep(arguments.watch)

@@ -96,8 +96,8 @@ class StartAndResult:
 
     start: str = option(
         "own",
-        "own: every seed draws its own initial policy; shared: all start from the one of the first seed; from:PATH: all"
-        " start from the learnt policy of a run folder or of a file that `jaxbyz export` wrote",
+        "own: every seed draws its own initial policy; shared: all start from one that the option seed determines; "
+        "from:PATH: all start from the learnt policy of a run folder or of a file that `jaxbyz export` wrote",
         allowed=START,
     )
     output: str = option(

@@ -1,79 +1,114 @@
-"""How long a node waits for the others: deadlines that follow measured round times, and whom it waits for at all."""
+"""How long a node waits for the last f messages of a round, so that nobody can slow the others down for long.
+
+K − f messages always suffice to go on. Waiting for the others is a courtesy to honest nodes that are a little late, and
+it is limited in two ways, whatever f liars do:
+
+- The allowance: a fraction φ of the usual time until K − f messages are here. If every honest node waits as long in
+  every round, then the others see rounds that are longer by as much, and the allowance settles at c φ / (1 − φ), where
+  c is the time of a round without waiting.
+- Credit, per peer: at the start, and after it has been in time for long, a peer may be waited for longer, up to the
+  deadline. The time beyond the allowance is taken from its credit. Credit grows back with the time in which
+  the peer is in time, at a rate at which all f liars together cost all nodes together a share σ of the time.
+
+After the first credit is spent, the federation hence keeps at least (1 − σ)(1 − φ) = 0.52 of its speed. The deadline
+follows from what the node itself needs for its own message, which nobody else can stretch.
+"""
 
 from __future__ import annotations
 
 import collections
 import statistics
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
-WINDOW = 16  # rounds that the deadline is computed from
+WINDOW = 16  # rounds that medians are computed from
+ALLOWANCE = 0.4  # φ
+SHARE = 0.125  # σ
 FACTOR = 3.0
 FLOOR_SECONDS, CAP_SECONDS = 0.5, 60.0
-SUSPECT_AFTER = 2  # deadlines missed in a row
-MOST_ROUNDS_TO_REGAIN_TRUST = 256
+SILENT_AFTER = 2  # messages missed in a row; nobody waits for a silent node at all
+CREDIT = 2.0  # deadlines that a peer may cost at first, and the most that it can save
+SUSPECTED_BELOW, TRUSTED_FROM = 0.05, 0.5
 
 
 class Deadlines:
-    """How long to wait for the last f nodes once K − f messages of a round are here.
-
-    The time is a floor plus a multiple of the median time that recent rounds of the same kind took until K − f
-    messages were here, including the node's own computation. At least K − f nodes are honest, so liars cannot delay
-    that moment, and hence they cannot lengthen the deadline.
+    """How long messages may take: medians over recent rounds of the same kind.
 
     Args:
-        floor: the shortest time in seconds.
+        floor: the shortest deadline in seconds.
         cap: the longest.
     """
 
     def __init__(self, floor: float = FLOOR_SECONDS, cap: float = CAP_SECONDS):
         self.floor, self.cap = floor, cap
-        self.times: dict[Hashable, collections.deque[float]] = {}
+        self.own: dict[Hashable, collections.deque[float]] = {}
+        self.quorum: dict[Hashable, collections.deque[float]] = {}
 
-    def record(self, kind: Hashable, seconds: float) -> None:
-        """Add the time that a round of this kind took until K − f messages were here."""
-        self.times.setdefault(kind, collections.deque(maxlen=WINDOW)).append(seconds)
+    def record(self, kind: Hashable, own: float, quorum: float) -> None:
+        """Add how long the node worked on its own message, and how long it took until K − f messages were here."""
+        for times, seconds in ((self.own, own), (self.quorum, quorum)):
+            times.setdefault(kind, collections.deque(maxlen=WINDOW)).append(seconds)
 
-    def grace(self, kind: Hashable) -> float:
-        """Return the seconds to wait after K − f messages are here; at least one round of this kind was recorded."""
-        return min(self.cap, self.floor + FACTOR * statistics.median(self.times[kind]))
+    def longest(self, kind: Hashable) -> float:
+        """Return the deadline: the seconds to wait beyond the allowance for a node that has credit."""
+        return min(self.cap, self.floor + FACTOR * statistics.median(self.own[kind]))
+
+    def allowance(self, kind: Hashable) -> float:
+        """Return the seconds to wait for every node that is not silent."""
+        return min(self.cap, ALLOWANCE * statistics.median(self.quorum[kind]))
 
 
 class Trust:
     """Which nodes are worth waiting for. Messages of suspected nodes count as well, if they arrive in time.
 
-    A node is suspected after it missed two deadlines in a row, and trusted again after a number of messages in time
-    that doubles with every suspicion. Hence even a node that alternates costs few deadlines.
-
     Args:
         agents: the number of nodes K.
+        faults: the number of faulty nodes f.
     """
 
-    def __init__(self, agents: int):
+    def __init__(self, agents: int, faults: int):
+        self.regained = SHARE / (max(faults, 1) * agents)  # credit per deadline of elapsed time
+        self.credit = [CREDIT] * agents
         self.missed = [0] * agents
-        self.in_time = [0] * agents
-        self.suspicions = [0] * agents
         self.suspected = [False] * agents
+        self.ignored: set[int] = set()  # nobody ever waits for these
 
-    def arrived(self, node: int) -> bool:
-        """Note a message in time; return whether the node is trusted again from now on."""
+    def ignore(self, nodes: Iterable[int]) -> None:
+        """Never wait for these nodes."""
+        self.ignored.update(nodes)
+
+    def patience(self, node: int, allowance: float, longest: float) -> float:
+        """Return how many seconds to wait for a node once K − f messages are here."""
+        if node in self.ignored or self.missed[node] >= SILENT_AFTER:
+            return 0.0
+        return allowance if self.suspected[node] else allowance + min(1.0, self.credit[node]) * longest
+
+    def arrived(self, node: int, cost: float, elapsed: float) -> bool:
+        """Note a message in time; return whether the node is trusted again from now on.
+
+        Args:
+            node: who sent it.
+            cost: how long it was waited for beyond the allowance, in deadlines.
+            elapsed: the time since the round before, in deadlines.
+        """
         self.missed[node] = 0
-        self.in_time[node] += 1
-        needed = min(2 ** self.suspicions[node], MOST_ROUNDS_TO_REGAIN_TRUST)
-        if self.suspected[node] and self.in_time[node] >= needed:
+        self._pay(node, cost - self.regained * elapsed)
+        if self.suspected[node] and self.credit[node] >= TRUSTED_FROM:
             self.suspected[node] = False
             return True
         return False
 
-    def late(self, node: int) -> bool:
-        """Note a missed deadline; return whether the node is suspected from now on."""
+    def late(self, node: int, cost: float) -> bool:
+        """Note a message that is not in time; return whether the node is suspected from now on."""
         self.missed[node] += 1
-        self.in_time[node] = 0
-        if self.suspected[node] or self.missed[node] < SUSPECT_AFTER:
+        self._pay(node, cost)
+        return self.doubt(node)
+
+    def doubt(self, node: int) -> bool:
+        """Suspect a node that is silent or has no credit left; return whether that is new."""
+        if self.suspected[node] or not (self.missed[node] >= SILENT_AFTER or self.credit[node] < SUSPECTED_BELOW):
             return False
-        self.suspect(node)
+        self.suspected[node] = True
         return True
 
-    def suspect(self, node: int) -> None:
-        """Stop waiting for a node."""
-        self.suspected[node] = True
-        self.suspicions[node] += 1
+    def _pay(self, node: int, cost: float) -> None:
+        self.credit[node] = min(CREDIT, max(0.0, self.credit[node] - cost))

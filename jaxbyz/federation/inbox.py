@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.federation.deadlines import Deadlines, Trust
+from jaxbyz.federation.deadlines import SILENT_AFTER, Deadlines, Trust
 from jaxbyz.federation.frames import HELLO, STATE, VECTOR, Format, Frame, Hello, decode, decode_hello
 
 ITERATIONS_BEHIND = 2  # a node that joins keeps the messages of so many iterations before the current one
@@ -77,7 +77,7 @@ class Inbox:
         self.form, self.index, self.faults, self.deadlines = form, index, faults, deadlines
         self.log, self.stop, self.patience, self.repeat = log, stop, patience, repeat
         self.quorum = form.agents - faults  # K − f, including this node
-        self.trust = Trust(form.agents)
+        self.trust = Trust(form.agents, faults)
         self.changed = threading.Condition()
         self.now = (0, 0)  # the iteration and round that this node works on
         self.may_start_at = 0  # before the first iteration: the latest one that it may start at
@@ -89,7 +89,9 @@ class Inbox:
         self.strangers: dict[int, str] = {}  # listed nodes with another configuration
         self.refused: collections.Counter[str] = collections.Counter()
         self.refused_of: collections.Counter[int] = collections.Counter()
-        self.deadline_of: dict[tuple[int, int], float] = {}  # of rounds that are over
+        self.deadline_of: dict[tuple[int, int], float] = {}  # of rounds that are over, without what credit adds
+        self.judged_at = time.monotonic()
+        self.elapsed = 0.0  # between the last two rounds, in deadlines
         # Of all rounds: the longest wait for the last f nodes, and the longest time beyond the deadline, in seconds.
         self.longest_wait = self.longest_overrun = 0.0
 
@@ -131,7 +133,7 @@ class Inbox:
             return None
         self.claims[sender] = max(self.claims.get(sender, (0, 0)), position)
         if position in self.deadline_of and time.monotonic() <= self.deadline_of[position]:
-            if self.trust.suspected[sender] and self.trust.arrived(sender):
+            if self.trust.arrived(sender, 0.0, self.elapsed):
                 self.log(f"node {sender} is in time again")
             return "late"
         first = self.first_useful()
@@ -192,17 +194,11 @@ class Inbox:
                 self.joining = False
                 self.states.clear()
 
-    def wait_for_states(self, seconds: float, earliest: int, needed: int) -> tuple[int, np.ndarray] | None:
-        """Wait until something arrives, for a limited time.
-
-        Returns:
-            The latest iteration from `earliest` on whose state at least `needed` nodes offer, and those states
-            `[n, S]`; None if there is no such iteration.
-        """
+    def wait_for_states(self, seconds: float, earliest: int) -> dict[int, np.ndarray]:
+        """Wait until something arrives, for a limited time; return the offered states `[n, S]` per iteration."""
         with self.changed:
             self.changed.wait(seconds)
-            found = {t: rows for t, rows in self.states.items() if t >= earliest and len(rows) >= needed}
-            return (max(found), np.stack(list(found[max(found)].values()))) if found else None
+            return {t: np.stack(list(rows.values())) for t, rows in self.states.items() if t >= earliest}
 
     def count(self, iteration: int, round: int) -> int:
         """Return how many messages of a round are here."""
@@ -225,38 +221,53 @@ class Inbox:
         """
         self.position(iteration, round)
         here, begun = (iteration, round), time.monotonic()
-        enough_at = begun
-        deadline: float | None = None
         next_log, next_repeat = begun + QUORUM_LOG_SECONDS, begun + REPEAT_SECONDS
         with self.changed:
             known = self.vectors.setdefault(here, {})
-            while True:
+            while len(known) + 1 < self.quorum:
                 clock = time.monotonic()
-                if deadline is None and len(known) + 1 >= self.quorum:
-                    self.deadlines.record(kind, clock - started)
-                    enough_at, deadline = clock, clock + self.deadlines.grace(kind)
-                missing = [i for i in self._others() if i not in known]
-                if deadline is not None and (clock >= deadline or all(self.trust.suspected[i] for i in missing)):
-                    break
-                if deadline is None:
-                    self._check_wait(here, missing, clock - begun)
-                    if clock >= next_repeat:
-                        next_repeat = clock + REPEAT_SECONDS
-                        self.repeat()
-                    if clock >= next_log:
-                        next_log = clock + QUORUM_LOG_SECONDS
-                        self.log(f"iteration {iteration}: waiting for {self.quorum} nodes, {len(known) + 1} are here")
-                if self.stop():
-                    raise Stopped
-                limit = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - clock)
-                self.changed.wait(max(limit, 0.0))
-            self._judge(known, missing, iteration)
-            self.longest_wait = max(self.longest_wait, clock - enough_at)
-            self.longest_overrun = max(self.longest_overrun, clock - deadline)
-            self.deadline_of[here] = deadline
+                self._check_wait(here, [i for i in self._others() if i not in known], clock - begun)
+                if clock >= next_repeat:
+                    next_repeat = clock + REPEAT_SECONDS
+                    self.repeat()
+                if clock >= next_log:
+                    next_log = clock + QUORUM_LOG_SECONDS
+                    self.log(f"iteration {iteration}: waiting for {self.quorum} nodes, {len(known) + 1} are here")
+                self._wait(LOOK_SECONDS)
+            enough_at = time.monotonic()
+            self.deadlines.record(kind, begun - started, enough_at - started)
+            self._wait_for_the_last(here, known, kind, enough_at)
             self.now = (iteration, round + 1)
             del self.vectors[here]
         return self._rows({**known, self.index: own}, time.monotonic() - begun)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until something arrives, for a limited time."""
+        if self.stop():
+            raise Stopped
+        self.changed.wait(max(seconds, 0.0))
+
+    def _wait_for_the_last(self, here: tuple[int, int], known: dict[int, np.ndarray], kind: str, begun: float) -> None:
+        """Wait for the last f messages, for each sender as long as it is worth waiting for, and judge the senders."""
+        allowance, longest = self.deadlines.allowance(kind), self.deadlines.longest(kind)
+        patience = {i: self.trust.patience(i, allowance, longest) for i in self._others() if i not in known}
+        arrival: dict[int, float] = {}  # seconds of those that were waited for
+        while True:
+            waited = time.monotonic() - begun
+            arrival |= {i: waited for i in patience if i in known and i not in arrival}
+            left = max((patience[i] for i in patience if i not in known), default=0.0) - waited
+            if left <= 0:
+                break
+            self._wait(min(LOOK_SECONDS, left))
+        now = time.monotonic()
+        self.elapsed, self.judged_at = (now - self.judged_at) / longest, now
+        for sender in self._others():
+            # Nobody is charged for the time that was spent waiting for somebody else.
+            seconds = min(arrival.get(sender, waited), patience[sender]) if sender in patience else 0.0
+            self._judge(sender, sender in known, max(0.0, seconds - allowance) / longest, here[0])
+        self.longest_wait = max(self.longest_wait, waited)
+        self.longest_overrun = max(self.longest_overrun, waited - max(patience.values(), default=0.0))
+        self.deadline_of[here] = begun + allowance
 
     def _rows(self, messages: dict[int, np.ndarray], waited: float) -> Collected:
         """Return the messages with one row per node."""
@@ -269,14 +280,17 @@ class Inbox:
     def _others(self) -> list[int]:
         return [i for i in range(self.form.agents) if i != self.index]
 
-    def _judge(self, known: dict[int, np.ndarray], missing: list[int], iteration: int) -> None:
-        """Update whom this node waits for."""
-        for sender in known:
-            if self.trust.arrived(sender):
+    def _judge(self, sender: int, in_time: bool, cost: float, iteration: int) -> None:
+        """Update how long this node waits for a sender, which cost so many deadlines in this round."""
+        if in_time:
+            if self.trust.arrived(sender, cost, self.elapsed):
                 self.log(f"iteration {iteration}: node {sender} is in time again")
-        for sender in missing:
-            if not self.trust.suspected[sender] and self.trust.late(sender):
-                self.log(f"iteration {iteration}: node {sender} is suspected; no longer waiting for it")
+            suspected = self.trust.doubt(sender)
+        else:
+            suspected = self.trust.late(sender, cost)
+        if suspected:
+            why = "is silent" if self.trust.missed[sender] >= SILENT_AFTER else "is late too often"
+            self.log(f"iteration {iteration}: node {sender} {why}; no longer waiting for it")
 
     def _check_wait(self, here: tuple[int, int], missing: list[int], seconds: float) -> None:
         """Raise if K − f messages of this round will not arrive."""

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
@@ -23,11 +23,14 @@ from jaxbyz.federation.keys import (
     write_federation,
 )
 from jaxbyz.federation.options import check_supported
-from jaxbyz.federation.records import STATUS_FILE
-from jaxbyz.files import read_json
+from jaxbyz.federation.status import STATUS_FILE, read_status
+from jaxbyz.files import open_regular, reason, refuse_links
 from jaxbyz.registry import Registry, import_options
+from jaxbyz.runs.run_folder import is_finished
 
 FIRST_NODE_SECONDS = 300.0  # how long the first node may take to compile the programs for all
+LOG_FILE = "log.txt"
+LOG_TAIL = 4096  # bytes in which the last line is looked for
 # Many processes share the cores, so none of them should use several.
 ONE_CORE_FLAGS = "--xla_cpu_multi_thread_eigen=false"
 
@@ -85,7 +88,7 @@ def _free_ports(count: int) -> list[int]:
 
 def node_command(folder: Path, index: int, options: Sequence[str] = ()) -> list[str]:
     """Return the command that runs a node, which imports what this process imported."""
-    program = [sys.executable, "-m", "jaxbyz", *import_options(Registry.imported)]
+    program = [sys.executable, "-P", "-m", "jaxbyz", *import_options(Registry.imported)]
     return [*program, "node", str(folder / node_name(index)), *options]
 
 
@@ -93,11 +96,22 @@ def start_node(folder: Path, index: int, options: Sequence[str] = ()) -> subproc
     """Start a node as a process; its messages go to `log.txt` in its folder."""
     flags = os.environ.get("XLA_FLAGS", "")
     environment = {**os.environ, "XLA_FLAGS": f"{flags} {ONE_CORE_FLAGS}".strip()}
-    environment.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    with (folder / node_name(index) / "log.txt").open("ab") as log:
+    environment.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if os.path.isabs(path)))
+    with _open_log(folder / node_name(index)) as log:
         return subprocess.Popen(
             node_command(folder, index, options), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         )
+
+
+def _open_log(folder: Path) -> BinaryIO:
+    """Open the log of a node to append to it; a link is not followed."""
+    try:
+        handle = os.open(
+            folder / LOG_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644
+        )
+    except OSError as error:
+        raise UsageError(f"{folder / LOG_FILE}: cannot be written ({reason(error)})") from error
+    return os.fdopen(handle, "ab")
 
 
 def node_options(
@@ -179,7 +193,8 @@ def _wait_for_end(
     told: set[int] = set()
     while True:
         for index, process in processes.items():
-            if process.poll() not in (None, 0) and index not in told:
+            ended = process.poll()
+            if ended is not None and index not in told and (ended or not is_finished(folder / node_name(index))):
                 told.add(index)
                 log(f"node {index} ended with code {process.returncode}: {last_line(folder / node_name(index))}")
         if all(process.poll() is not None for process in processes.values()):
@@ -204,20 +219,17 @@ def end_processes(processes: Sequence[subprocess.Popen[bytes]], seconds: float =
 
 
 def last_line(folder: Path) -> str:
-    """Return the last line of a node's log."""
-    path = folder / "log.txt"
-    lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
-    return lines[-1] if lines else "no log"
+    """Return the last line of a node's log, without control characters."""
+    try:
+        with open_regular(refuse_links(folder, LOG_FILE)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except (UsageError, OSError):
+        return "no log"
+    return "".join(c if c.isprintable() else "?" for c in lines[-1]) if lines else "no log"
 
 
 def statuses(folder: Path) -> list[dict[str, Any]]:
-    """Return the status of every node; nodes that never ran have the phase `not started`."""
+    """Return the status of every node, as `jaxbyz.federation.status.read_status` does."""
     federation = read_federation(folder, names=False)
-    found = []
-    for index in range(federation.config.agents):
-        path = folder / node_name(index) / STATUS_FILE
-        try:
-            found.append(read_json(path) if path.exists() else {"node": index, "phase": "not started"})
-        except UsageError:
-            found.append({"node": index, "phase": "unreadable status"})
-    return found
+    return [read_status(folder / node_name(index), index) for index in range(federation.config.agents)]

@@ -25,7 +25,7 @@ from jaxbyz.federation.transport import Transport
 
 HELLO_TICKS = 4  # between two hellos while running; before that, every tick has one
 ASK_SECONDS = 0.25  # between two requests for states
-SETTLE_SECONDS = 2.0  # after this long, 2f + 1 states suffice instead of K − f
+SETTLE_SECONDS = 2.0  # after this long, fewer than K − f states may suffice
 FINISH_SECONDS = 10.0  # how long a finished node stays to serve others
 
 
@@ -199,12 +199,14 @@ class Membership:
 
     # States of other nodes.
 
-    def ask_for_state(self, earliest: int, combine: Callable[[np.ndarray], np.ndarray]) -> tuple[int, np.ndarray]:
+    def ask_for_state(
+        self, earliest: int, combine: Callable[[np.ndarray], np.ndarray | None]
+    ) -> tuple[int, np.ndarray]:
         """Return the iteration that the others are at, and its state as a vector `[S]`.
 
         Args:
             earliest: the first iteration that is of use.
-            combine: `[n, S] -> [S]`, makes one vector of those that n nodes offer.
+            combine: `[n, S] -> [S]`, makes one vector of those that n nodes offer; None if it needs more.
 
         Raises:
             UsageError: if too few nodes offer a state within the patience, or their states are not finite.
@@ -212,32 +214,39 @@ class Membership:
         begun = time.monotonic()
         with self.inbox.joining_others():
             while True:
-                t, offers = self._offered_states(earliest, begun)
-                vector = combine(offers)
+                t, count, vector = self._offered_state(earliest, begun, combine)
                 if self.inbox.majority_iteration() < t + ITERATIONS_AHEAD:  # or else it took too long
                     break
         if not np.isfinite(vector).all():
             raise UsageError(f"iteration {t}: the state that the others offer is not finite")
         self.inbox.position(t, 0)
         seconds = time.monotonic() - begun
-        self.log(f"joined at iteration {t} with the states of {len(offers)} nodes after {seconds:.2f} s")
+        self.log(f"joined at iteration {t} with the states of {count} nodes after {seconds:.2f} s")
         return t, vector
 
-    def _offered_states(self, earliest: int, begun: float) -> tuple[int, np.ndarray]:
-        """Ask the others for their states until enough of them offer one of the same iteration; return those."""
-        next_ask, fewest, patience = 0.0, 2 * self.f + 1, self.settings.patience
+    def _offered_state(
+        self, earliest: int, begun: float, combine: Callable[[np.ndarray], np.ndarray | None]
+    ) -> tuple[int, int, np.ndarray]:
+        """Ask the others for their states until those of one iteration suffice.
+
+        Returns:
+            The iteration, how many nodes offered it, and the state.
+        """
+        next_ask, patience = 0.0, self.settings.patience
         while True:
             now = time.monotonic()
             if now >= next_ask:
                 self.transport.broadcast(encode(self.form, ASK, self.index, earliest, 0))
                 next_ask = now + ASK_SECONDS
-            needed = self.inbox.quorum if now - begun < SETTLE_SECONDS else fewest
-            found = self.inbox.wait_for_states(0.05, earliest, needed)
-            if found is not None:
-                return found
+            needed = max(self.inbox.quorum, 2 * self.f + 1) if now - begun < SETTLE_SECONDS else self.f + 1
+            offered = self.inbox.wait_for_states(0.05, earliest)
+            for t in sorted(offered, reverse=True):
+                if len(offered[t]) >= needed and (vector := combine(offered[t])) is not None:
+                    return t, len(offered[t]), vector
             self.pause()
             if now - begun > patience:
-                raise UsageError(f"no {fewest} nodes offered a state within {patience:.0f} s")
+                enough = f"{2 * self.f + 1} nodes offered a state, or {self.f + 1} the same"
+                raise UsageError(f"waited {patience:.0f} s in vain until {enough}")
 
     def offer(self, t: int, state: State) -> None:
         """Offer the state at the start of iteration t to nodes that ask."""

@@ -22,9 +22,12 @@ from jaxbyz.federation.membership import Membership, Standing
 from jaxbyz.federation.programs import Aggregate, NodePrograms, build_programs, format_of, warm_up
 from jaxbyz.federation.records import NodeIteration
 from jaxbyz.federation.settings import NodeSettings
-from jaxbyz.federation.state_vectors import combine, from_vector, layout_of
+from jaxbyz.federation.state_vectors import from_vector, joined, layout_of
+from jaxbyz.files import refuse_links
 from jaxbyz.protocol.placement import FLOAT_BYTES
 from jaxbyz.sampling.page import Drawn
+
+PROGRESS_SECONDS = 30.0  # between two lines about the progress
 
 
 class Node:
@@ -66,14 +69,14 @@ class Node:
         self.output_at = int(self.programs.plan.output_at(self.form.iterations)[0])
         self.record = records.NodeRecord(self.programs.plan, self.K, self.form.parameters)
         self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
-        self.status_file = records.StatusFile(folder)
+        self.told_at = time.monotonic()
+        self.status_file = records.StatusFile(folder, self.log)
         self.others = Membership(federation, identity, self.form, settings, self.standing, self._pause, self.log, stop)
         self.liar: Liar | None = None
         if settings.attack != "none":
             mask = np.isin(np.arange(self.K), [self.index, *settings.accomplices])
             self.liar = Liar(self.programs, self.index, mask)
-            for other in settings.accomplices:
-                self.others.inbox.trust.suspect(other)  # every liar sends only after it has heard the others
+            self.others.inbox.trust.ignore(settings.accomplices)  # each of them sends after it has heard the others
 
     def run(self) -> dict[str, np.ndarray]:
         """Take part until the trajectories are spent; return the metrics.
@@ -102,6 +105,7 @@ class Node:
 
     def _restore(self) -> None:
         """Start from the newest checkpoint that can be read."""
+        refuse_links(self.folder, records.CHECKPOINTS)
         usable = [0]
         for iteration in self.checkpoints.iterations():
             try:
@@ -129,7 +133,8 @@ class Node:
     def _join(self) -> None:
         """Take part again where the others are. The critic stays that of the node."""
         self.phase = "joining"
-        self.t, vector = self.others.ask_for_state(self.t, partial(combine, self.layout, rule=self.programs.agreement))
+        combine = partial(joined, self.layout, rule=self.programs.agreement, faults=self.others.f)
+        self.t, vector = self.others.ask_for_state(self.t, combine)
         self.state = from_vector(self.layout, vector, self.t)._replace(private=self.state.private)
         self.phase = "running"
         self.rejoined += 1
@@ -282,6 +287,9 @@ class Node:
     def _pause(self) -> None:
         """Write the status if it is due, and end the wait if the node cannot or should not go on."""
         self.status_file.write(self.status)
+        if time.monotonic() - self.told_at > PROGRESS_SECONDS:
+            self.told_at, latest = time.monotonic(), self.status()["return"]
+            self.log(f"{self.phase}, iteration {self.t} of {self.form.iterations}; the latest return is {latest}")
         if self.others.should_stop():
             raise Stopped
 
@@ -305,7 +313,7 @@ class Node:
             "suspected": [i for i in range(self.K) if inbox.trust.suspected[i]],
             "refused": dict(inbox.refused),
             "refused_of": {str(i): n for i, n in sorted(inbox.refused_of.items())},
-            "deadlines": {str(kind): inbox.deadlines.grace(kind) for kind in list(inbox.deadlines.times)},
+            "deadlines": {str(kind): inbox.deadlines.longest(kind) for kind in list(inbox.deadlines.own)},
             "longest_wait": inbox.longest_wait,
             "longest_overrun": inbox.longest_overrun,
             **vars(self.others.transport.traffic),

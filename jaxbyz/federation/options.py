@@ -27,6 +27,11 @@ def check_supported(config: Config) -> None:
         raise UsageError(f"algorithm={config.algorithm}: a federation of processes runs decbyzpg or dec-page-pg")
     if config.agents < 2:
         raise UsageError(f"agents={config.agents}: a federation has at least 2 nodes")
+    if config.agents < 2 * config.byzantine + 2:
+        raise UsageError(
+            f"byzantine={config.byzantine}: a node that joins needs the states of 2f + 1 = {2 * config.byzantine + 1} "
+            f"other nodes; with agents={config.agents}, byzantine is at most {(config.agents - 2) // 2}"
+        )
     if config.seeds != 1:
         raise UsageError(f"seeds={config.seeds}: a federation of processes trains one seed")
     if config.schedule != "fixed":

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxbyz.algorithms import Metrics
-from jaxbyz.files import write_arrays, write_json
+from jaxbyz.errors import UsageError
+from jaxbyz.federation.status import STATUS_FILE
+from jaxbyz.files import refuse_links, write_arrays, write_json
 from jaxbyz.runs import run_folder
 from jaxbyz.runs.plan import Plan
 from jaxbyz.runs.state_file import from_arrays, read_state, to_arrays, write_state
@@ -19,7 +21,6 @@ from jaxbyz.sampling.page import Sampled
 if TYPE_CHECKING:  # results can be read without pyzmq
     from jaxbyz.federation.transport import Traffic
 
-STATUS_FILE = "status.json"
 STATUS_SECONDS = 1.0
 CHECKPOINTS = "checkpoints"
 KEEP = 2
@@ -186,7 +187,7 @@ class Checkpoints:
 
     def save(self, iteration: int, state: Any, record: NodeRecord) -> None:
         """Write the checkpoint of the start of an iteration, and remove all but the newest two."""
-        self.folder.mkdir(exist_ok=True)
+        refuse_links(self.folder.parent, CHECKPOINTS).mkdir(exist_ok=True)
         arrays = to_arrays({"state": state, "record": record.until(iteration)})
         write_state(self._path(iteration), arrays, self.federation)
         for old in self.iterations()[:-KEEP]:
@@ -205,6 +206,7 @@ class Checkpoints:
 
     def remove_all(self) -> None:
         """Remove the checkpoints of a node that has finished."""
+        refuse_links(self.folder.parent, CHECKPOINTS)
         for iteration in self.iterations():
             self._path(iteration).unlink(missing_ok=True)
 
@@ -225,13 +227,26 @@ def finish(folder: Path, record: NodeRecord, parameters: np.ndarray, metrics: di
 
 
 class StatusFile:
-    """`status.json` of a node, written about once per second."""
+    """`status.json` of a node, written about once per second.
 
-    def __init__(self, folder: Path):
-        self.path, self.at = folder / STATUS_FILE, -np.inf
+    Args:
+        folder: the folder of the node.
+        log: receives a line when it cannot be written; the node goes on.
+    """
+
+    def __init__(self, folder: Path, log: Callable[[str], None]):
+        self.path, self.log, self.at = folder / STATUS_FILE, log, -np.inf
+        self.fails = False
 
     def write(self, status: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
         """Write the status if it is due, or in any case."""
-        if now or time.monotonic() - self.at >= STATUS_SECONDS:
-            self.at = time.monotonic()
+        if not now and time.monotonic() - self.at < STATUS_SECONDS:
+            return
+        self.at = time.monotonic()
+        try:
             write_json(self.path, {"time": time.time(), **status()})
+            self.fails = False
+        except UsageError as error:
+            if not self.fails:
+                self.log(f"{error}; going on without it")
+            self.fails = True

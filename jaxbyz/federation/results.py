@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jaxbyz.algorithms import Metrics
+from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.keys import FEDERATION_FILE, NODE_FILE, node_name, read_federation
-from jaxbyz.federation.records import STATUS_FILE
-from jaxbyz.files import read_arrays, read_json
+from jaxbyz.federation.status import read_status
+from jaxbyz.files import read_arrays
 from jaxbyz.runs.run_folder import RunData, is_finished, load_run
 
+PARAMETERS_FILE = "parameters.npz"
+LARGEST = 1e12  # no return, length or norm of a real run is larger
 MEANS = ("returns", "length", "ess", "gradient_norm", "shares")
 
 
@@ -34,14 +36,19 @@ def load_federation(folder: str | Path) -> RunData:
     folder = Path(folder)
     federation = read_federation(folder, names=False)
     K = federation.config.agents
-    honest = [i for i in range(K) if _attack(folder / node_name(i)) == "none" and is_finished(folder / node_name(i))]
+    honest = [
+        i for i in range(K)
+        if read_status(folder / node_name(i), i).get("attack") == "none" and is_finished(folder / node_name(i))
+    ]  # fmt: skip
     if not honest:
         raise UsageError(
             f"{folder}: no honest node has finished; `jaxbyz federation status {folder}` shows where they are"
         )
     runs = [load_run(folder / node_name(i), unfinished=False) for i in honest]
+    paths = [_parameters(folder / node_name(i)) for i in honest]
+    for run, path in zip(runs, paths, strict=True):
+        _check_node(run, path, federation.config, runs[0])
     metrics = _metrics([run.metrics for run in runs], honest, K)
-    paths = [read_arrays(folder / node_name(i) / "parameters.npz")["parameters"] for i in honest]
     metrics["diameter"] = _diameters(np.stack(paths), metrics["returns"].shape[1])[None]
     policy = {
         name: np.stack([_of_agent(runs, honest, k).policy[name][0, 0] for k in range(K)])[None]
@@ -50,10 +57,26 @@ def load_federation(folder: str | Path) -> RunData:
     return RunData(folder, federation.config, metrics, policy, runs[0].environment)
 
 
-def _attack(folder: Path) -> Any:
-    """Return what a node says that it played; None if it says nothing."""
-    path = folder / STATUS_FILE
-    return read_json(path).get("attack") if path.exists() else None
+def _parameters(folder: Path) -> np.ndarray:
+    """Return the parameters after every iteration, or the last ones, `[T or 1, D]`, that a node has stored."""
+    values = read_arrays(folder / PARAMETERS_FILE).get("parameters")
+    if values is None or values.ndim != 2 or values.dtype.kind != "f":
+        raise UsageError(f"{folder / PARAMETERS_FILE}: parameters must be numbers [iterations, D]")
+    return values
+
+
+def _check_node(run: RunData, path: np.ndarray, config: Config, first: RunData) -> None:
+    """Refuse results that do not belong to the federation, and numbers that would spoil every mean."""
+    if run.config != config:
+        raise UsageError(f"{run.folder / 'config.json'}: differs from the configuration of the federation")
+    iterations, size = first.metrics["returns"].shape[1], first.policy["last"].shape if first.policy else ()
+    if run.metrics["returns"].shape[1] != iterations:
+        raise UsageError(f"{run.folder}: {run.metrics['returns'].shape[1]} iterations, other nodes have {iterations}")
+    if not run.policy or run.policy["last"].shape != size or path.shape not in ((iterations, size[2]), (1, size[2])):
+        raise UsageError(f"{run.folder}: its parameters have other shapes than those of other nodes")
+    for name in (*MEANS, "max_weight", "bytes_moved", "took_part"):
+        if (np.abs(run.metrics[name]) > LARGEST).any():
+            raise UsageError(f"{run.folder / 'metrics.npz'}: {name} has values beyond {LARGEST:g}; remove that node")
 
 
 def _of_agent(runs: list[RunData], honest: list[int], agent: int) -> RunData:

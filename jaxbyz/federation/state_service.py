@@ -12,6 +12,7 @@ from jaxbyz.federation.frames import STATE, Format, encode_vector
 from jaxbyz.federation.state_vectors import to_vector
 
 BOUNDARIES_SERVED = 3  # a node that asked gets the states of this many iterations
+KEPT = 2  # iterations whose states are offered: nodes that wait for others may be one iteration apart
 ANSWER_SECONDS = 0.125  # a node that asks more often gets one answer
 
 
@@ -29,33 +30,36 @@ class StateService:
 
     def __init__(self, form: Format, index: int, send: Callable[[int, bytes], None], lies: bool):
         self.form, self.index, self.send, self.lies = form, index, send, lies
-        self.served: tuple[int, State] | None = None  # the iteration and its state
+        self.states: dict[int, State] = {}  # of the newest iterations
         self.followers: dict[int, int] = {}  # nodes that asked, and the iterations until they are forgotten
-        self.answered: dict[int, tuple[int, float]] = {}  # the last state that each node got: its iteration, and when
+        self.answered: dict[tuple[int, int], float] = {}  # when a node got the state of an iteration
 
     def asked(self, peer: int) -> bool:
-        """Send the state of the current iteration to a node; return whether it was sent."""
+        """Send the states of the newest iterations to a node; return whether any was sent."""
         self.followers[peer] = BOUNDARIES_SERVED
-        return self._offer(peer)
+        return any([self._offer(peer, iteration) for iteration in list(self.states)])
 
     def serve(self, iteration: int, state: State) -> None:
         """Offer the state of the iteration that starts to the nodes that asked."""
-        self.served = (iteration, state)
+        self.states = {
+            **{t: old for t, old in self.states.items() if iteration - KEPT < t < iteration},
+            iteration: state,
+        }
+        self.answered = {key: at for key, at in self.answered.items() if key[1] in self.states}
         for peer in list(self.followers):
-            self._offer(peer)
+            self._offer(peer, iteration)
             self.followers[peer] -= 1
             if self.followers[peer] <= 0:
                 self.followers.pop(peer, None)
 
-    def _offer(self, peer: int) -> bool:
-        """Send the state to a node, unless it just got it; return whether it was sent."""
-        served = self.served
-        iteration, at = self.answered.get(peer, (-1, 0.0))
-        if served is None or (iteration == served[0] and time.monotonic() - at < ANSWER_SECONDS):
+    def _offer(self, peer: int, iteration: int) -> bool:
+        """Send a state to a node, unless it just got it; return whether it was sent."""
+        state = self.states.get(iteration)
+        if state is None or time.monotonic() - self.answered.get((peer, iteration), -1.0) < ANSWER_SECONDS:
             return False
-        self.answered[peer] = (served[0], time.monotonic())
-        vector = to_vector(served[1])
+        self.answered[peer, iteration] = time.monotonic()
+        vector = to_vector(state)
         if self.lies:
             vector = np.random.default_rng().normal(0, 1e3, vector.shape)
-        self.send(peer, encode_vector(self.form, STATE, self.index, served[0], 0, vector))
+        self.send(peer, encode_vector(self.form, STATE, self.index, iteration, 0, vector))
         return True

@@ -14,6 +14,8 @@ from jaxtyping import Float
 from jaxbyz.algorithms import State
 from jaxbyz.rules import Receiver, Rule
 
+CLOSE = 1e-3  # relative difference of offers that agree
+
 
 class StateLayout(NamedTuple):
     """How the arrays of a state are arranged in a vector.
@@ -66,6 +68,40 @@ def _restored(part: np.ndarray, leaf: Any) -> Any:
     """Return the numbers of one array in its shape and type."""
     values = part if jnp.issubdtype(leaf.dtype, jnp.floating) else np.rint(part)
     return jnp.asarray(values.reshape(leaf.shape), leaf.dtype)
+
+
+def joined(layout: StateLayout, offers: Float[np.ndarray, "n S"], rule: Rule | None, faults: int) -> np.ndarray | None:
+    """Return the state `[S]` that a joining node takes from the offers of n nodes, of which at most f lie.
+
+    2f + 1 offers are combined (`combine`). Fewer suffice where others are silent: among f + 1 offers that agree on the
+    parameters one is honest, so these parameters are right up to `CLOSE`. The other numbers of the state, such as the
+    moments of the optimizer, start anew unless f + 1 offers agree on them as well.
+
+    Returns:
+        The state, or None if it cannot be told from these offers.
+    """
+    if len(offers) > 2 * faults:
+        return combine(layout, offers, rule)
+    initial = [np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(_sent(layout.like))]
+    whole = [not jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(_sent(layout.like))]
+    for centre in offers:
+        own = layout.split(centre)
+        agreed = [
+            sum(_close(mine, theirs) for theirs in parts) > faults
+            for mine, parts in zip(own, layout.split(offers), strict=True)
+        ]
+        if agreed[0]:  # the parameters are the first array
+            floats = all(yes for yes, count in zip(agreed, whole, strict=True) if not count)
+            take = [yes and (floats or count) for yes, count in zip(agreed, whole, strict=True)]
+            take[0] = True
+            return np.concatenate([a if yes else b for a, b, yes in zip(own, initial, take, strict=True)])
+    return None
+
+
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays are finite and differ by at most `CLOSE` times their norm."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.linalg.norm(a - b) <= CLOSE * max(np.linalg.norm(a), np.linalg.norm(b)))
 
 
 def combine(layout: StateLayout, offers: Float[np.ndarray, "n S"], rule: Rule | None) -> Float[np.ndarray, " S"]:

@@ -17,6 +17,7 @@ import zmq
 from zmq.utils import z85
 
 from jaxbyz.errors import UsageError
+from jaxbyz.federation.connections import ConnectionGuard
 from jaxbyz.federation.keys import FederationDescription, Identity
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # where libzmq asks whether a connection is allowed (RFC 27)
@@ -27,6 +28,7 @@ RECONNECT_MS, RECONNECT_MAX_MS = 50, 2000
 HANDSHAKE_BYTES = 1024  # libzmq applies the limit on messages to the handshake as well
 ENCRYPTION_BYTES = 33  # what CURVE adds to a message
 BACKLOG = 256
+PENDING_MESSAGES = 2  # times the queue: what may be on its way through one connection
 CONNECTIONS_PER_MINUTE = 60  # with one key; an honest node needs one, and another whenever it was cut off
 FRAMES_AT_ONCE = 64  # between two looks at the other sockets
 LINGER_MS = 2000  # how long the last frames may take to leave
@@ -43,11 +45,12 @@ class Traffic:
         dropped: frames that were not sent, because the queue to their receiver was full.
         connections: connections with a listed key.
         outsiders: connections with an unknown key, or too many with one key.
+        shut: connections that were closed because there were too many, or because they delivered no whole message.
     """
 
     def __init__(self) -> None:
         self.bytes_in = self.bytes_out = self.frames_in = self.frames_out = 0
-        self.dropped = self.connections = self.outsiders = 0
+        self.dropped = self.connections = self.outsiders = self.shut = 0
 
 
 class Transport:
@@ -133,6 +136,7 @@ class Transport:
         self.pull.maxmsgsize = max(self.largest, HANDSHAKE_BYTES) + ENCRYPTION_BYTES
         self.pull.rcvhwm = self.queue
         self.pull.backlog = BACKLOG
+        self.guard = ConnectionGuard(self.pull, PENDING_MESSAGES * (self.queue + 1) * self.pull.maxmsgsize)
         self.pull.bind(f"tcp://{self.bind}")
         self.push: dict[int, zmq.Socket[bytes]] = {}
         for peer in self.peers():
@@ -168,7 +172,7 @@ class Transport:
         """Serve the sockets until `closing` is set; then send what is left and close them."""
         try:
             poller = zmq.Poller()
-            for socket in (self.zap, self.pull, self.alarm):
+            for socket in (self.zap, self.pull, self.alarm, self.guard.monitor):
                 poller.register(socket, zmq.POLLIN)
             next_tick = time.monotonic()
             while not self.closing.is_set():
@@ -176,17 +180,22 @@ class Transport:
                 if self.alarm in ready:
                     self._drain_alarm()
                 self._send_all()
+                if self.guard.monitor in ready:
+                    self.guard.note_events()
                 if self.zap in ready:
                     self._authenticate()
                 if self.pull in ready:
                     self._receive_some()
                 if time.monotonic() >= next_tick:
+                    self.guard.tick()
+                    self.traffic.shut = self.guard.shut
                     self.on_tick()
                     next_tick = time.monotonic() + self.tick
             self._send_all()
         except BaseException as error:  # shown by the main thread, which would otherwise wait for ever
             self.failure = error
         finally:
+            self.guard.close()
             for socket in (self.zap, self.pull, self.alarm):
                 socket.close(linger=0)
             for socket in self.push.values():
@@ -216,6 +225,7 @@ class Transport:
             except zmq.Again:
                 return
             sender = int(parts[0].get("User-Id"))
+            self.guard.heard(parts[0].get(zmq.SRCFD), sender)
             self.traffic.frames_in += 1
             self.traffic.bytes_in += sum(len(part.buffer) for part in parts)
             # A frame is one part; a message of several parts is handed on as an empty frame, which nobody accepts.

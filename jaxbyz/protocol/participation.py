@@ -20,6 +20,10 @@ from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
 ABSENT_AGENTS = Need(
     lambda config, _: config.present(config.agents) < config.agents, "all agents take part (--participation)"
 )
+LEAVES_SOMEBODY_OUT = Need(
+    lambda config, _: config.participation == 1 or config.present(config.agents) < config.agents,
+    "participation={participation} of agents={agents}, rounded up, is all of them",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class Participation:
 
     participation: float = option(
         1.0, "part of the agents that takes part in each iteration, drawn at random", allowed=UNIT_INTERVAL,
-        needs=[reads("participation")],
+        needs=[reads("participation"), LEAVES_SOMEBODY_OUT],
     )  # fmt: skip
     absent: str = option(
         "ignore", "what counts of absent agents: nothing, or their last gradient", choices=("ignore", "cached"),

@@ -74,7 +74,13 @@ def _prepare(folder: Path, config: Config, log: Callable[[str], None]) -> None:
                 log(f"{folder}: the final state cannot be used ({error}); training again from the start")
             # Without metrics.npz the run is unfinished. The next results replace progress.npz.
             (folder / "metrics.npz").rename(folder / PROGRESS)
-        run_folder.write_config(folder, config)
+            try:
+                run_folder.write_config(folder, config)
+            except UsageError:  # for example a full disk: the run is finished, as before
+                (folder / PROGRESS).rename(folder / "metrics.npz")
+                raise
+        else:
+            run_folder.write_config(folder, config)
 
 
 def write_end(folder: Path, config: Config, data: RunData, runs: dict[str, np.ndarray]) -> None:

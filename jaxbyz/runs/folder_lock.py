@@ -38,6 +38,21 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; False if that cannot be told."""
+    try:
+        handle = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in LOCKED_BY_OTHERS
+    finally:
+        os.close(handle)
+    return False
+
+
 def _lock(folder: Path) -> int:
     """Open and lock the lock file; try again if its holder removed it between the two."""
     while True:

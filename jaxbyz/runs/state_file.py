@@ -108,11 +108,12 @@ def read_state(path: Path, owner: str) -> dict[str, np.ndarray]:
     try:
         arrays = read_arrays(path, limit=path.stat().st_size)  # nothing is compressed, so it cannot hold more
         found = msgspec.json.decode(str(arrays.pop(DESCRIPTION)), type=Description)
-    except (UsageError, OSError, KeyError, msgspec.MsgspecError) as error:
+        digest = _digest(arrays, found.owner)
+    except (UsageError, OSError, KeyError, ValueError, TypeError, BufferError, msgspec.MsgspecError) as error:
         raise DamagedError(f"{path}: damaged, or not a stored state ({type(error).__name__})") from error
     if found.format != STATE_FORMAT:
         raise UsageError(f"{path}: written by another version of jaxbyz (format {found.format}, not {STATE_FORMAT})")
-    if found.digest != _digest(arrays, found.owner):
+    if found.digest != digest:
         raise DamagedError(f"{path}: differs from what was written")
     if found.owner != owner:
         raise UsageError(f"{path}: belongs to another configuration; nothing was changed")

@@ -26,7 +26,7 @@ from jaxbyz.accelerate.episode_sums import map_over_steps, repeatable_sum, sum_f
 from jaxbyz.accelerate.living_strips import in_parts
 from jaxbyz.options import COUNT, FROM_0_TO_1, POSITIVE, WIDTHS, Need, option
 from jaxbyz.policies.networks import MLP
-from jaxbyz.sampling.rollout import Episodes
+from jaxbyz.sampling.rollout import CHUNK, Episodes
 
 # The weight of a new batch in the running mean and deviation of the targets is 1/(batches so far), but at least this.
 NEWEST_BATCH = 0.1
@@ -36,6 +36,10 @@ SMALLEST_SCALE, SMALLEST_PART = 1e-4, 0.1
 
 
 USES_CRITIC = Need(lambda config, _: config.baseline == "critic", "baseline={baseline}")
+SEVERAL_CHUNKS = Need(
+    lambda config, _: config.critic_parts == 1 or config.horizon > CHUNK,
+    f"horizon={{horizon}}, and episodes of up to {CHUNK} steps are not divided",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +68,9 @@ class CriticSettings:
     critic_eta: float = option(3e-3, "step size of the critics", allowed=POSITIVE, needs=[USES_CRITIC])
     critic_steps: int = option(16, "local steps of every critic per batch", allowed=COUNT, needs=[USES_CRITIC])
     critic_parts: int = option(
-        1, "parts of a batch, which the local steps of a critic use in turn", allowed=COUNT, needs=[USES_CRITIC]
-    )
+        1, "parts of a batch, which the local steps of a critic use in turn", allowed=COUNT,
+        needs=[USES_CRITIC, SEVERAL_CHUNKS],
+    )  # fmt: skip
 
 
 class CriticState(NamedTuple):

@@ -65,6 +65,8 @@ def start_parameters(start: str, size: int) -> np.ndarray:
     if theta.size != size:
         hint = "; it may be an ensemble, which cannot be a start" if theta.size % size == 0 else ""
         raise UsageError(f"start={start}: has {theta.size} parameters, but the policy of this run has {size}{hint}")
+    if not np.isfinite(theta).all():
+        raise UsageError(f"start={start}: the policy has parameters that are not finite")
     if digest and _digest(theta) != digest:
         raise UsageError(f"start={start}: the policy has changed since the run was started")
     return theta

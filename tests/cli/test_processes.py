@@ -38,6 +38,20 @@ def test_the_cache_is_private(tmp_path):
     assert "other users can write to it" in cache_problem(str(folder))
     folder.chmod(0o755)
     assert cache_problem(str(folder)) is None
+    program = folder / "inside" / "program"
+    program.parent.mkdir()
+    program.write_text("")
+    program.chmod(0o664)
+    assert f"other users could write to {program}" in cache_problem(str(folder))
+    folder.chmod(0o700)
+    assert cache_problem(str(folder)) is None, "others cannot enter the folder"
+    program.unlink()
+    folder.chmod(0o755)
+    before = os.umask(0o002)
+    try:
+        assert "with the umask 002" in cache_problem(str(folder))
+    finally:
+        os.umask(before)
     (tmp_path / "file").write_text("")
     assert "cannot be used" in cache_problem(str(tmp_path / "file"))
 

@@ -36,6 +36,13 @@ CASES = [
     ({"algorithm": "byzpg", "ratio_window": 0.1}, "ratio_window", "byzpg does not read it", 0.2),
     ({"groups": 5}, "groups", "decbyzpg does not read it", 4),
     ({"absent": "cached"}, "absent", "all agents take part", "ignore"),
+    ({"agents": 3, "participation": 0.9}, "participation", "rounded up, is all of them", 0.8),
+    (
+        {"baseline": "critic", "critic_hidden": (2,), "critic_parts": 2, "horizon": 12},
+        "critic_parts",
+        "are not divided",
+        3,
+    ),
     ({"algorithm": "page-pg", "arrivals": "adversarial"}, "arrivals", "page-pg does not read it", "random"),
     ({"arrivals": "adversarial"}, "arrivals", "every message arrives at once", "random"),
     ({"attack": "avg-zero"}, "attack", "no agent is Byzantine (--byzantine)", None),

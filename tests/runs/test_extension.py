@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import jax
@@ -12,6 +13,7 @@ import pytest
 import jaxbyz as jb
 from jaxbyz import training
 from jaxbyz.cli import main
+from jaxbyz.files import write_arrays
 from jaxbyz.runs import checkpoints, run_folder
 from jaxbyz.runs.extension import extend, write_end
 from jaxbyz.runs.loop import Interrupted
@@ -45,6 +47,24 @@ def test_the_sampled_iteration_is_uniform_and_fit_for_extension():
     assert counts.size == 8 and np.sum((counts - 500) ** 2 / 500) < 24.3, counts  # χ² with 7 degrees, 0.1 %
     early = draw[8] < 3
     np.testing.assert_array_equal(draw[8][early], draw[3][early])
+
+
+def test_a_full_disk_leaves_a_finished_run(short, monkeypatch):
+    """It used to be renamed to an unfinished one before the message said that nothing was overwritten."""
+    before = contents(short)
+
+    def full(folder, config):
+        raise jb.UsageError("config.json: cannot be written (No space left on device); nothing was overwritten")
+
+    monkeypatch.setattr(run_folder, "write_config", full)
+    with pytest.raises(jb.UsageError, match="nothing was overwritten"):
+        extend(short, 80)
+    assert contents(short).keys() >= before.keys() and run_folder.is_finished(short)
+    assert {name: contents(short)[name] for name in before} == before and not (short / PROGRESS).exists()
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_an_extended_run_is_the_long_run(short, long_run, capsys):
@@ -170,11 +190,15 @@ def test_a_run_starts_from_a_learnt_policy(short, tmp_path):
 
 
 def test_policies_that_a_run_cannot_start_from_are_refused(short, tmp_path, capsys):
+    nan = tmp_path / "nan"
+    shutil.copytree(short, nan)
+    write_arrays(nan / "policy.npz", {name: values * np.nan for name, values in jb.load_run(short).policy.items()})
     for options, message in (
         ({"start": f"from:{short}", "hidden": (5,)}, "has 30 parameters, but the policy of this run has 37"),
         ({"start": f"from:{tmp_path / 'none'}"}, "none: "),
         ({"start": f"from:{short / 'policy.npz'}"}, "is neither a run folder nor a policy that"),
         ({"start": "from:"}, "start='from:': must be own, shared, or from:PATH"),
+        ({"start": f"from:{nan}", "hidden": (4,)}, "has parameters that are not finite"),
         ({"start": f"from:{short}#0123"}, "the policy has changed since the run was started"),
     ):
         with pytest.raises(jb.UsageError, match=message):
