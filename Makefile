@@ -67,10 +67,10 @@ $(VENV)-byzfl/.installed:
 test-byzfl: setup $(VENV)-byzfl/.installed
 	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/rules/test_parity.py
 
-# The HTML report and the leaderboard in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
+# The HTML report, the leaderboard and the documentation in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest -m live tests/report/test_browser.py tests/benchmark/test_browser.py
+	$(BIN)/python -m pytest -m live tests/report/test_browser.py tests/benchmark/test_browser.py tests/test_docs_browser.py
 
 # Wheel and sdist, each installed into a clean environment.
 test-dist: setup

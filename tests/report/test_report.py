@@ -489,7 +489,7 @@ def test_the_trust_picture_shows_shares(runs):
     assert axes.images[0].get_extent()[:2] == [0, runs[0].metrics["trajectories"][0, -1]]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trajectories per agent", "sender")
     assert axes.figure.get_suptitle() == "CartPole-v1, decbyzpg · rfa, 5 agents, 1 Byzantine (avg-zero)"
-    assert axes.figure.caption == "Weight of each sender: mean over 3 seeds."
+    assert axes.figure.caption == "Weight of each sender: mean over 3 seeds; equal: 0.2."
     assert colour_bar.get_ylabel() == "share in the aggregate (equal: 0.2)"
 
 
