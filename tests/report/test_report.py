@@ -267,6 +267,13 @@ def test_tables_fit_80_columns(runs):
     assert max(map(len, summary_table(runs[0].config, summarise(runs[0].metrics)).splitlines())) <= 80
 
 
+def test_tables_have_a_dash_for_what_is_unknown(runs):
+    one = {name: values[:1] for name, values in runs[0].metrics.items()}
+    lost = {**one, "finite": np.zeros_like(one["finite"])}
+    lines = comparison([("one", one), ("lost", lost)]).splitlines()
+    assert lines[1].split()[2] == "–" and lines[2].split()[1:] == ["–", "–", "–", "1/1"]
+
+
 def test_the_table_of_defences_and_attacks(folders, runs):
     table = result_table(runs)
     assert (table.rows, table.columns) == (["decbyzpg · rfa", "decbyzpg · krum"], ["avg-zero", "large-noise"])
