@@ -134,7 +134,8 @@ def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequen
         interval = f"{number_text(low, 1)} to {number_text(high, 1)}" if np.isfinite(low) else "–"
         cells.append([
             name, number_text(mean, 1), interval, number_text(final.min(), 1),
-            f"{have_failed(final, lowest).sum()}/{len(final)}", *("never" if np.isnan(x) else f"{x:.0f}" for x in reached),
+            f"{have_failed(final, lowest).sum()}/{len(final)}",
+            *("never" if np.isnan(x) else f"{x:.0f}" for x in reached),
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*(row[1:] for row in cells), strict=True)]
     room = max(8, min(max(len(name) for name, *_ in cells), COLUMNS - sum(widths) - 2 * len(widths)))
