@@ -5,11 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
-<<<<<<< HEAD
 .PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-report test-dist dist release bench fuzz docs notebooks theory clean setup
-=======
 .PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-interop test-report test-dist bench fuzz docs notebooks theory clean setup
->>>>>>> w48b
 
 setup: $(VENV)/.installed
 
@@ -82,10 +79,10 @@ $(VENV)-interop/.installed: pyproject.toml
 test-interop: $(VENV)-interop/.installed
 	FLWR_TELEMETRY_ENABLED=0 $(VENV)-interop/bin/python -m pytest --timeout 1200 -m live tests/interop
 
-# The HTML report and the leaderboard in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
+# The HTML report, the leaderboard and the documentation in a real browser. Needs Chromium (Debian: apt-get install chromium; otherwise set CHROMIUM to its path).
 test-report: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest -m live tests/report/test_browser.py tests/benchmark/test_browser.py
+	$(BIN)/python -m pytest -m live tests/report/test_browser.py tests/benchmark/test_browser.py tests/test_docs_browser.py
 
 # Wheel and sdist, each installed into a clean environment.
 test-dist: setup

@@ -169,6 +169,6 @@ def difference_between(
     paired = _same_seeds([first, second])
     estimate = difference_of_means(first.values, second.values, paired=paired, confidence=confidence)
     needed = None
-    if min(len(first.seeds), len(second.seeds)) > 1:
+    if np.isfinite(estimate.low):
         needed = seeds_to_show(first.values, second.values, paired=paired, confidence=confidence)
     return Difference(estimate, paired, needed)

@@ -98,7 +98,7 @@ class Comparison(NamedTuple):
         lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * left + ['--:'] * (len(head) - left))} |"]
         lines += [f"| {' | '.join(text.replace('|', chr(92) + '|') for text in row)} |" for row in cells]
         sentences = [f"- {text}" for text in self.sentences()]
-        if any("No difference" in text for text in sentences):
+        if any("of this size" in text for text in sentences):
             sentences += ["", ABOUT_NUMBERS_OF_SEEDS]
         return "\n".join([f"{self.setting}.", "", *lines, "", self.caption(), "", *sentences]).rstrip()
 
@@ -176,12 +176,12 @@ def difference_sentence(method: str, other: str, attack: str, difference: Differ
         return f"{method} and {other} cannot be compared {where}: a seed became non-finite."
     if value == 0:
         return f"{method} and {other} end at the same mean return {where}."
-    few = "" if np.isfinite(low) else ", too few seeds for an interval"
+    measured = f"No difference was measured between {method} and {other} {where}: {text}"
+    if np.isnan(low):
+        return f"{measured}; fewer than {FEWEST_FOR_INTERVAL} seeds give no interval."
     needed = difference.seeds_needed
     count = f"even {MOST_SEEDS} seeds would hardly" if needed is None else f"about {needed} seeds per method would"
-    return (
-        f"No difference was measured between {method} and {other} {where}: {text}{few}; {count} show one of this size."
-    )
+    return f"{measured}; {count} show one of this size."
 
 
 def where_text(attack: str) -> str:

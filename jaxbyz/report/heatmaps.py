@@ -19,7 +19,9 @@ from jaxbyz.report.runs import (
     shares_over_time,
 )
 from jaxbyz.report.statistics import failure_level, have_failed
-from jaxbyz.report.tables import mean_and_deviation, value_range
+from jaxbyz.report.tables import mean_and_deviation, number_text, value_range
+
+BESIDE_CELLS, NARROW = 1.3, 0.8  # inches beside the cells of a picture for a paper; cells that hold a mean only
 
 
 def heatmap(
@@ -60,6 +62,7 @@ def heatmap(
     axes.set_xticks(range(len(table.columns)), map(plain_text, table.columns), rotation=30, ha="right")
     axes.set_yticks(range(len(table.rows)), map(plain_text, table.rows))
     axes.set(xlabel=x, ylabel="" if y is None else y)
+    narrow = paper is not None and (drawing.get_figwidth() - BESIDE_CELLS) / len(table.columns) < NARROW
     failing = failure_level([run.metrics for run in runs]) if metric == "returns" else None
     for (row, column), mean in np.ndenumerate(means):
         cell = table.cells[row][column]
@@ -67,13 +70,15 @@ def heatmap(
             bright = np.isfinite(mean) and mean > (low + high) / 2
             colour = "black" if bright or not np.isfinite(mean) else "white"
             axes.text(
-                column, row, _cell_text(cell.values, failing), ha="center", va="center", color=colour,
+                column, row, _cell_text(cell.values, failing, narrow), ha="center", va="center", color=colour,
                 fontsize=PAPER_FONT - 2 if paper else 9,
             )  # fmt: skip
     name = f"final {METRIC_LABELS.get(metric, metric)}"
-    drawing.colorbar(image, ax=axes, label=name, extend=_beyond(finite, low, high))
+    _colour_bar(drawing, image, axes, name, _beyond(finite, low, high))
     several = any(cell is not None and len(cell.values) > 1 for row in table.cells for cell in row)
-    shown = f"{name}: mean{' ± standard deviation (n − 1)' if several else ''} over {seeds_text(_counts(table))}"
+    deviation = " ± standard deviation (n − 1)" if several and not narrow else ""
+    shown = f"{name}: mean{deviation} over {seeds_text(_counts(table))}"
+    shown += "; in brackets: failed seeds" if narrow else ""
     return with_texts(drawing, title or plain_text(setting(runs)), shown)
 
 
@@ -81,11 +86,22 @@ def _counts(table: ResultTable) -> list[int]:
     return [len(cell.values) for row in table.cells for cell in row if cell is not None]
 
 
-def _cell_text(values: np.ndarray, failing: float | None) -> str:
-    """Return mean and deviation, and below them how many seeds have failed, if any."""
+def _cell_text(values: np.ndarray, failing: float | None, narrow: bool) -> str:
+    """Return mean and deviation, and below them how many seeds have failed, if any; without deviation if narrow."""
     failed = 0 if failing is None else int(have_failed(values, failing).sum())
-    text = mean_and_deviation(values) if np.isfinite(values).all() else "not finite"
-    return text + (f"\n{failed} of {len(values)} failed" if failed else "")
+    if not np.isfinite(values).all():
+        text = "not finite"
+    else:
+        text = number_text(values.mean()) if narrow else mean_and_deviation(values)
+    count = f"({failed})" if narrow else f"{failed} of {len(values)} failed"
+    return text + (f"\n{count}" if failed else "")
+
+
+def _colour_bar(drawing: Any, image: Any, axes: Any, label: str, extend: str) -> None:
+    """Draw the colour bar in letters of the size of the picture's other letters."""
+    bar, size = drawing.colorbar(image, ax=axes, extend=extend), PAPER_FONT if drawing.paper else 10
+    bar.set_label(label, fontsize=size)
+    bar.ax.tick_params(labelsize=size)
 
 
 def _beyond(values: np.ndarray, low: float, high: float) -> str:
@@ -109,8 +125,8 @@ def trust(run: FinishedRun, *, title: str | None = None, intervals: int = 80, pa
     for tick, marked in zip(axes.get_yticklabels(), byzantine, strict=True):
         tick.set_color(BYZANTINE_COLOUR if marked else "black")
         tick.set_fontsize(PAPER_FONT - 1 if paper else 8)
-    label = f"share in the aggregate (equal: {1 / K:.2g})"
-    drawing.colorbar(image, ax=axes, label=label, extend=_beyond(shares, 0, brightest))
+    label = "share in the aggregate" + ("" if paper else f" (equal: {1 / K:.2g})")
+    _colour_bar(drawing, image, axes, label, _beyond(shares, 0, brightest))
     axes.set(xlabel="trajectories per agent", ylabel="sender")
-    caption = f"weight of each sender: mean over {seeds_text([len(run.metrics['returns'])])}"
+    caption = f"weight of each sender: mean over {seeds_text([len(run.metrics['returns'])])}; equal: {1 / K:.2g}"
     return with_texts(drawing, title or plain_text(setting([run])), caption)

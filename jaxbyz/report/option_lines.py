@@ -14,6 +14,7 @@ from jaxbyz.report.result_table import method_names, option_value, result_table
 from jaxbyz.report.runs import METRIC_LABELS, FinishedRun, check_metric, setting
 from jaxbyz.report.styles import styles
 
+DODGE = 0.008  # of the axis, between lines of different methods, so that their intervals do not hide each other
 LOGARITHMIC = 20  # the ratio of the greatest to the least number from which on an option has a logarithmic axis
 
 
@@ -44,16 +45,19 @@ def final_against_option(
     values = {str(option_value(run, x)): option_value(run, x) for run in runs}
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())
     places = np.array([float(values[name]) for name in table.columns] if numbers else range(len(table.columns)), float)
+    logarithmic = bool(numbers and places.min() > 0 and places.max() / places.min() >= LOGARITHMIC)
     drawing, axes = figure(width=7.4, paper=paper)
     row_styles = dict(zip(names, styles(runs, varying=x), strict=True))
-    for name, cells in zip(table.rows, table.cells, strict=True):
+    for number, (name, cells) in enumerate(zip(table.rows, table.cells, strict=True)):
         known = [(place, bootstrap_mean(cell.values)) for place, cell in zip(places, cells, strict=True) if cell]
         mean, low, high = np.array([estimate for _, estimate in known]).T
+        beside = DODGE * (number - (len(table.rows) - 1) / 2)
         axes.errorbar(
-            [place for place, _ in known], mean, yerr=np.nan_to_num([mean - low, high - mean]), label=plain_text(name),
-            marker="o", markersize=4, capsize=3, linewidth=1.5, elinewidth=1, **line_options(row_styles[name]),
+            _moved(np.array([place for place, _ in known]), beside, places, logarithmic), mean,
+            yerr=np.fmax([mean - low, high - mean], 0), label=plain_text(name), marker="o",
+            markersize=4, capsize=3, linewidth=1.5, elinewidth=1, **line_options(row_styles[name]),
         )  # fmt: skip
-    if numbers and places.min() > 0 and places.max() / places.min() >= LOGARITHMIC:
+    if logarithmic:
         axes.set_xscale("log")
     axes.set_xticks(places, map(plain_text, table.columns))
     axes.minorticks_off()
@@ -67,3 +71,10 @@ def final_against_option(
     if len(table.rows) > 1:
         place_legend(drawing, axes, [axes])
     return drawing
+
+
+def _moved(x: np.ndarray, beside: float, places: np.ndarray, logarithmic: bool) -> np.ndarray:
+    """Move places by a part of the axis that holds all places."""
+    if logarithmic:
+        return x * (places.max() / places.min()) ** beside
+    return x + beside * np.ptp(places)

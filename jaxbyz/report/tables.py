@@ -131,9 +131,10 @@ def comparison(rows: Sequence[tuple[str, dict[str, np.ndarray]]], levels: Sequen
         final = of_finite_seeds(metrics, final_returns(metrics))
         mean, low, high = map(float, bootstrap_mean(final))
         reached = (trajectories_to_level(metrics, level) for level in levels)
-        interval = f"{low:.1f} to {high:.1f}" if np.isfinite(low) else "–"
+        interval = f"{number_text(low, 1)} to {number_text(high, 1)}" if np.isfinite(low) else "–"
         cells.append([
-            name, f"{mean:.1f}", interval, f"{final.min():.1f}", f"{have_failed(final, lowest).sum()}/{len(final)}",
+            name, number_text(mean, 1), interval, number_text(final.min(), 1),
+            f"{have_failed(final, lowest).sum()}/{len(final)}",
             *("never" if np.isnan(x) else f"{x:.0f}" for x in reached),
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*(row[1:] for row in cells), strict=True)]

@@ -91,6 +91,8 @@ def test_animations_and_commands(opened, folders):
     pictures = page.locator("#animations img")
     assert pictures.count() == 3  # two episodes, and the one agreement in which proposals differ
     assert all(picture.evaluate("image => image.complete && image.naturalWidth > 50") for picture in pictures.all())
+    reasons = page.locator("#missing-animations li").all_inner_texts()
+    assert len(reasons) == 1 and "all agents propose the same parameters" in reasons[0]
     assert "1 more run" in page.locator("#not-animated").inner_text()
     page.locator("#repeat summary").nth(2).click()
     assert "--aggregator krum" in page.locator("#repeat pre").nth(2).inner_text()
@@ -107,6 +109,9 @@ def test_a_narrow_screen_in_light_and_dark(opened, scheme):
     assert (first > 200) == (scheme == "light")
     page.locator("#theme").click()
     assert (brightness(page.evaluate(background)) > 200) == (scheme == "dark")
+    page.locator("#repeat summary").first.click()
+    code = page.locator("#repeat pre").first
+    assert code.evaluate("box => box.scrollWidth <= box.clientWidth && box.getBoundingClientRect().right <= 360")
     size = page.locator("#curves text").first.evaluate("text => text.getBoundingClientRect().height")
     assert size >= 10  # legible
     page.locator("#curves svg").tap(position={"x": 200, "y": 100})

@@ -267,6 +267,13 @@ def test_tables_fit_80_columns(runs):
     assert max(map(len, summary_table(runs[0].config, summarise(runs[0].metrics)).splitlines())) <= 80
 
 
+def test_tables_have_a_dash_for_what_is_unknown(runs):
+    one = {name: values[:1] for name, values in runs[0].metrics.items()}
+    lost = {**one, "finite": np.zeros_like(one["finite"])}
+    lines = comparison([("one", one), ("lost", lost)]).splitlines()
+    assert lines[1].split()[2] == "–" and lines[2].split()[1:] == ["–", "–", "–", "1/1"]
+
+
 def test_the_table_of_defences_and_attacks(folders, runs):
     table = result_table(runs)
     assert (table.rows, table.columns) == (["decbyzpg · rfa", "decbyzpg · krum"], ["avg-zero", "large-noise"])
@@ -293,7 +300,7 @@ def test_the_same_seeds_never_count_twice(runs, folders):
     assert result_table(sweeps).rows == [f"decbyzpg · rfa ({parent / 'old'})", f"decbyzpg · rfa ({parent / 'new'})"]
 
 
-def test_a_table_has_any_two_options(runs):
+def test_a_table_has_any_two_options(runs, folders):
     def with_options(**options):
         return runs[0]._replace(config=replace(runs[0].config, **options))
 
@@ -308,7 +315,11 @@ def test_a_table_has_any_two_options(runs):
     (axes, *_) = heatmap(grid, x="eta", y="aggregator").axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("eta", "aggregator")
     (axes,) = final_against_option(grid, "eta").axes
-    assert [line.get_xdata().tolist() for line in axes.lines[::3]] == [[0.01, 0.1]] * 2  # each with two caps
+    for line in axes.lines[::3]:  # each has two caps
+        np.testing.assert_allclose(line.get_xdata(), [0.01, 0.1], atol=0.01 * 0.09)
+        np.testing.assert_allclose(line.get_ydata(), final_mean(folders[0]).mean())
+    least, greatest = axes.get_ylim()
+    assert least < final_mean(folders[0]).mean() < greatest
     assert axes.get_legend_handles_labels()[1] == ["decbyzpg · rfa", "decbyzpg · krum"]
     with pytest.raises(UsageError, match="all runs have kappa 2"):
         final_against_option(grid, "kappa")
@@ -489,7 +500,7 @@ def test_the_trust_picture_shows_shares(runs):
     assert axes.images[0].get_extent()[:2] == [0, runs[0].metrics["trajectories"][0, -1]]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trajectories per agent", "sender")
     assert axes.figure.get_suptitle() == "CartPole-v1, decbyzpg · rfa, 5 agents, 1 Byzantine (avg-zero)"
-    assert axes.figure.caption == "Weight of each sender: mean over 3 seeds."
+    assert axes.figure.caption == "Weight of each sender: mean over 3 seeds; equal: 0.2."
     assert colour_bar.get_ylabel() == "share in the aggregate (equal: 0.2)"
 
 

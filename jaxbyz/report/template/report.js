@@ -31,16 +31,15 @@ function heatmap() {
   const means = cells.flat().filter((cell) => cell !== null && cell.mean !== null).map((cell) => cell.mean);
   const [low, high] = data.table.range || [Math.min(...means), Math.max(...means)];
   const range = high - low || 1;
-  const rows = defences.map((defence, r) => htmlElement("tr", {}, htmlElement("td", {}, defence),
+  const rows = defences.map((defence, r) => htmlElement("tr", {}, htmlElement("td", {}, defence), ...summaryCells(data.table.rows[r]),
     ...cells[r].map((cell) => {
       if (cell === null) return htmlElement("td", { class: "value" }, "");
       const { background, text } = cell.mean === null ? { background: "none", text: "inherit" } : cividis((cell.mean - low) / range);
       return htmlElement("td", { class: "value", "data-value": cell.mean, style: `background:${background};color:${text}`,
         title: `${cell.seeds.length} seeds: ${cell.seeds.map((s) => format(s)).join(", ")}` }, cell.text);
-    }),
-    ...summaryCells(data.table.rows[r])));
+    })));
   byId("heatmap").append(
-    htmlElement("thead", {}, htmlElement("tr", {}, ...["method", ...attacks, "IQM", "worst attack", "worst seed", "failed"].map((text) => htmlElement("th", {}, text)))),
+    htmlElement("thead", {}, htmlElement("tr", {}, ...["method", "IQM", "worst attack", "worst seed", "failed", ...attacks].map((text) => htmlElement("th", {}, text)))),
     htmlElement("tbody", {}, ...rows));
 }
 
