@@ -68,8 +68,8 @@ $(VENV)-byzfl/.installed:
 test-byzfl: setup $(VENV)-byzfl/.installed
 	JAXBYZ_BYZFL_PYTHON=$(CURDIR)/$(VENV)-byzfl/bin/python $(BIN)/python -m pytest -m live tests/rules/test_parity.py
 
-# Tensors of torch, Flower's own simulation, and onnxruntime, with the rules and policies of this package. Their versions are those
-# that these packages ask for, so constraints.txt does not apply. Takes about 3 GB.
+# Rules and policies of this package with torch, Flower's own simulation and onnxruntime. Flower asks for other versions
+# than constraints.txt has, so this environment is its own. It takes about 3 GB.
 $(VENV)-interop/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-interop
 	$(VENV)-interop/bin/pip install --quiet --disable-pip-version-check -e '.[flower,onnx,test,plots]' \

@@ -124,7 +124,9 @@ def aggregate_gradients(
 
     def update(gradients: Any, state: AggregationState, parameters: Any = None) -> tuple[Any, AggregationState]:
         if (given := count_senders("gradients", gradients)) != agents:
-            raise UsageError(f"gradients of {given} agents: agents={agents}")
+            raise UsageError(
+                f"agents={agents}: the gradients have a leading axis of {given}; it must be that of the agents"
+            )
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         result, memory = apply_rule(built, key, gradients, 0, state.rule)
         return result, AggregationState(state.step + 1, memory)

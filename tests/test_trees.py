@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -163,3 +166,10 @@ def test_gradients_of_another_number_of_agents_are_refused():
         transformation.update(TREE, transformation.init(TREE))
     with pytest.raises(jb.UsageError, match="byzantine=2 of agents=5 exceeds"):
         jb.aggregate_gradients("krum", 5, byzantine=2)
+
+
+def test_flower_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.delitem(sys.modules, "jaxbyz.flower", raising=False)
+    with pytest.raises(jb.UsageError, match=r"pip install 'jaxbyz\[flower\]'"):
+        importlib.import_module("jaxbyz.flower")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -144,9 +141,3 @@ def test_wrong_options_are_refused(flower, options, told):
 
     with pytest.raises(jb.UsageError, match=told):
         RobustStrategy(**options)
-
-
-def test_a_missing_package_is_named():
-    code = "import sys; sys.modules['flwr'] = None; import jaxbyz.flower"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'jaxbyz[flower]'" in done.stderr
