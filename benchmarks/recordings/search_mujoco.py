@@ -30,10 +30,10 @@ from jaxbyz.environments import make_environment
 from jaxbyz.environments.mujoco.task import initial_state, transition
 
 TASKS = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5")
-POPULATION, ELITE, HELD, SEGMENTS, ITERATIONS = 64, 8, 5, 20, 40
+POPULATION, ELITE, HELD, SEGMENTS, ITERATIONS = 64, 8, 5, 20, 100
 SMALLEST_DEVIATION = 0.1  # of actions in the population
 BLOCK = 512  # steps that are compared at once
-PER_STEP, PER_METRE = 0.05, 20.0  # what survival and distance count beside the decimal logarithm of the difference
+PER_STEP, PER_METRE = 0.05, 40.0  # what survival and distance count beside the decimal logarithm of the difference
 RECORDER = Path(__file__).parent / "record_mujoco.py"
 
 
