@@ -158,7 +158,7 @@ def replay(task, sequences, seed):
     """
     env = gymnasium.make(task).unwrapped
     model, data = env.model, env.data
-    model.opt.tolerance, model.opt.iterations = 0, 200
+    model.opt.tolerance, model.opt.iterations = 0, 12  # all of them are made
     pairs = link_pairs(model)
     rows, closest = [], np.full((len(sequences), len(pairs)), np.inf)
     for number, sequence in enumerate(sequences):
@@ -213,8 +213,10 @@ def trained_policy(file, rng=None):
     schema = json.loads(str(file["schema"]))
     options, scales = schema["options"], schema["observation_scales"]
     count = len(options["hidden"]) + 1
-    layers = [[file[f"net/params/Layer_{i}/{name}"] for name in ("kernel", "bias")] for i in range(count)]
-    deviation = np.exp(file["log_std"])
+    followed = schema["policy"] == "followed"  # it has scales of its own
+    part = "policy/" if followed else ""
+    layers = [[file[f"{part}net/params/Layer_{i}/{name}"] for name in ("kernel", "bias")] for i in range(count)]
+    deviation = np.exp(file[f"{part}log_std"])
     activation, last_activation = (ACTIVATIONS[options[name]] for name in ("activation", "output_activation"))
 
     def begin(space):
@@ -225,6 +227,8 @@ def trained_policy(file, rng=None):
             if scales:
                 x = (x - scales["mean"]) / scales["deviation"]
                 x = np.clip(x, -scales["largest"], scales["largest"])
+            if followed:
+                x = np.clip((x - file["mean"]) / file["deviation"], -10, 10)
             for number, (kernel, bias) in enumerate(layers, start=1):
                 x = (activation if number < count else last_activation)(kernel @ x + bias)
             action = centre + half_width * options["output_scale"] * x

@@ -30,10 +30,10 @@ from jaxbyz.environments import make_environment
 from jaxbyz.environments.mujoco.task import initial_state, transition
 
 TASKS = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5", "Swimmer-v5", "Reacher-v5")
-POPULATION, ELITE, HELD, SEGMENTS, ITERATIONS = 64, 8, 5, 20, 40
+POPULATION, ELITE, HELD, SEGMENTS, ITERATIONS = 64, 8, 5, 20, 100
 SMALLEST_DEVIATION = 0.1  # of actions in the population
 BLOCK = 512  # steps that are compared at once
-PER_STEP, PER_METRE = 0.05, 20.0  # what survival and distance count beside the decimal logarithm of the difference
+PER_STEP, PER_METRE = 0.05, 40.0  # what survival and distance count beside the decimal logarithm of the difference
 RECORDER = Path(__file__).parent / "record_mujoco.py"
 
 
@@ -94,8 +94,8 @@ class Search:
         np.maximum.at(largest, steps["number"], error)
         return largest
 
-    def improve(self, pair: int | None, deadline: float) -> int:
-        """Run one search, for the difference alone or also for a pair of links; return the number of pairs."""
+    def improve(self, pair: int, deadline: float) -> int:
+        """Run one search, also for the pair of links with this number if there is one; return the number of pairs."""
         actions, seed = self.environment.actions, int(self.rng.integers(2**31))
         high = np.asarray(actions.high)
         mean, deviation = np.zeros((SEGMENTS, actions.n)), np.ones((SEGMENTS, actions.n))
@@ -109,7 +109,7 @@ class Search:
             for name, distance in zip(steps["pairs"], steps["closest"].min(axis=0), strict=True):
                 self.found["closest"][str(name)] = min(float(distance), self.found["closest"].get(str(name), np.inf))
             score += PER_STEP * np.bincount(steps["number"], minlength=POPULATION)
-            if pair is not None:
+            if pair < pairs:
                 score -= PER_METRE * np.maximum(steps["closest"][:, pair], 0.0)
             best = population[np.argsort(-score)[:ELITE]]
             mean, deviation = best.mean(axis=0), np.maximum(best.std(axis=0), SMALLEST_DEVIATION)
@@ -124,11 +124,10 @@ def search(python: str, task: str, seconds: float, rng: np.random.Generator) -> 
     with tempfile.TemporaryDirectory() as folder:
         replay = Replay(python, task, Path(folder))
         searching, deadline = Search(replay, task, rng), time.monotonic() + seconds
-        pairs = searching.improve(None, deadline)
+        number = 0
         while time.monotonic() < deadline:
-            for pair in (*range(pairs), None):
-                if time.monotonic() < deadline:
-                    searching.improve(pair, deadline)
+            pairs = searching.improve(number, deadline)
+            number = number + 1 if number < pairs else 0
         replay.process.communicate()  # closes its input, which ends it
     return searching.found
 

@@ -22,7 +22,7 @@ from jaxbyz.trained.start_from import start_parameters, with_task_of_start
 
 PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
 EPISODES = int(os.environ.get("JAXBYZ_MUJOCO_EPISODES", "1000"))  # per task and policy
-SEARCH_SECONDS = os.environ.get("JAXBYZ_MUJOCO_SEARCH_SECONDS", "60")  # per task
+SEARCH_SECONDS = os.environ.get("JAXBYZ_MUJOCO_SEARCH_SECONDS", "120")  # per task
 DATA = Path(__file__).parents[1] / "data"
 POLICIES = DATA / "mujoco_policies.npz"  # linear policies that balance, stand or reach
 OTHER_POLICIES = sorted(Path(os.environ.get("JAXBYZ_MUJOCO_POLICIES", os.devnull)).glob("*.npz"))
@@ -59,7 +59,7 @@ def test_a_search_finds_no_healthy_state_that_differs_from_mujoco(name):
     seed = int(np.random.default_rng().integers(2**31))
     command = [sys.executable, script, PYTHON, "--tasks", name, "--seconds", SEARCH_SECONDS, "--seed", seed]
     done = subprocess.run(
-        list(map(str, command)), env=os.environ | {"JAX_ENABLE_X64": "1"}, capture_output=True, text=True, timeout=1200
+        list(map(str, command)), env=os.environ | {"JAX_ENABLE_X64": "1"}, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)[name]
