@@ -1,6 +1,6 @@
 """One agent of jaxbyz beside PPO of Stable-Baselines3: return, samples and time on three tasks.
 
-    python benchmarks/learning/beside_ppo.py --sb3 PYTHON     (a Python with stable-baselines3)
+    python benchmarks/learning/beside_ppo.py --sb3 PYTHON [TASK …]     (a Python with stable-baselines3)
 
 jaxbyz trains a single agent (`page-pg`) with the presets that use critics, 16 clipped steps per batch and Adam; their
 budgets are those below. Stable-Baselines3 takes the options of its RL zoo for the task, and as many environment steps
@@ -102,26 +102,28 @@ def theirs(task: str, steps: int) -> dict[str, Any]:
 def main() -> None:
     """Measure all tasks and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), metavar="TASK", help="by default all")
     parser.add_argument("--sb3", metavar="PYTHON", help="a Python with stable-baselines3")
     parser.add_argument("--theirs", nargs=2, metavar=("TASK", "STEPS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.theirs:
         print(json.dumps(theirs(arguments.theirs[0], int(arguments.theirs[1]))))
         return
-    from jaxbyz.files import write_json
+    from jaxbyz.files import read_json, write_json
     from jaxbyz.runs.run_folder import describe_environment
 
-    tasks: dict[str, Any] = {}
+    out = Path(__file__).parents[1] / "results" / "beside_ppo.json"
+    tasks: dict[str, Any] = read_json(out)["tasks"] if out.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        for task in TASKS:
+        for task in arguments.tasks:
             tasks[task] = {"jaxbyz": ours(task, Path(folder))}
             if arguments.sb3:
                 words = [arguments.sb3, __file__, "--theirs", task, str(tasks[task]["jaxbyz"]["steps"])]
                 printed = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
                 tasks[task]["stable-baselines3"] = json.loads(printed.splitlines()[-1])
             print(json.dumps({task: tasks[task]}), flush=True)
-    out = Path(__file__).parents[1] / "results" / "beside_ppo.json"
-    write_json(out, {"seeds": SEEDS, "episodes": EPISODES, "environment": describe_environment(), "tasks": tasks})
+            found = {"seeds": SEEDS, "episodes": EPISODES, "environment": describe_environment(), "tasks": tasks}
+            write_json(out, found)
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ _MUJOCO: dict[str, Any] = {
 }
 
 MUJOCO_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "inverted-pendulum": ("InvertedPendulum: critics, 8 × 4 clipped steps per batch of 8",
+    "inverted-pendulum": ("InvertedPendulum: PPO, 8 × 4 steps per batch of 8",
                           {**_MUJOCO, "env": "InvertedPendulum-v5", "output_activation": "tanh",
                            "trajectories": 800}),
-    "hopper": ("Hopper: critics, scaled observations, 4 × 4 clipped steps per batch of 16",
+    "hopper": ("Hopper: PPO, scaled observations, 4 × 4 steps per batch of 16",
                {**_MUJOCO, "env": "Hopper-v5", "env_param": "scale=true", "gamma": 0.995, "N": 16, "B": 16, "epochs": 4,
                 "eta": 3e-4, "trajectories": 6400}),
-    "half-cheetah": ("HalfCheetah: critics, 8 × 4 clipped steps per batch of 8",
+    "half-cheetah": ("HalfCheetah: PPO, 8 × 4 steps per batch of 8",
                      {**_MUJOCO, "env": "HalfCheetah-v5", "trajectories": 3200}),
     "walker2d": ("Walker2d: critics, scaled observations, 4 × 4 clipped steps per batch of 16",
                  {**_MUJOCO, "env": "Walker2d-v5", "env_param": "scale=true", "N": 16, "B": 16, "epochs": 4,

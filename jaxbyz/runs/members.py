@@ -143,12 +143,15 @@ def _is_below(path: str, parent: str) -> bool:
     return path == parent or path.startswith(f"{parent}/")
 
 
-def batches_of(plans: Mapping[Any, Plan], at_once: int | None = None) -> list[list[Any]]:
+def batches_of(plans: Mapping[Any, Plan], at_once: int | None = None) -> list[tuple[list[Any], int]]:
     """Divide runs, name -> plan, into batches that one program trains side by side, in the order of their first runs.
 
     Args:
         plans: the plan of each run.
         at_once: the largest number of runs in a batch; None for any.
+
+    Returns:
+        The names in each batch, and the number of runs in the largest batch of the same program.
     """
     alike: dict[Any, list[Any]] = {}
     for name, plan in plans.items():
@@ -160,9 +163,9 @@ def batches_of(plans: Mapping[Any, Plan], at_once: int | None = None) -> list[li
             members = [name for name in names if plans[name].config.attack in group]
             count = 1 if at_once is None else -(-len(members) // at_once)
             ends = [i * len(members) // count for i in range(count + 1)]  # of equal length, or shorter by one
-            batches += [members[a:b] for a, b in itertools.pairwise(ends)]
+            batches += [(members[a:b], -(-len(members) // count)) for a, b in itertools.pairwise(ends)]
     order = list(plans)
-    return sorted(batches, key=lambda batch: order.index(batch[0]))
+    return sorted(batches, key=lambda batch: order.index(batch[0][0]))
 
 
 def make_batch(members: Sequence[Member], rows: int | None = None, attacks: Sequence[str] = ()) -> Batch:

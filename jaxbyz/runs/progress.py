@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -36,6 +36,31 @@ class Pace:
         elapsed = max(now - since, 1e-9)
         left = elapsed * (progress.iterations - progress.iteration) / (progress.iteration - iteration)
         return (progress.steps - steps) / elapsed, left
+
+
+class WorkLeft:
+    """Describes how far a sweep is, and how long it will take at the speed that it has had so far.
+
+    Attributes:
+        work: the trajectories of every member that is not finished, over all seeds.
+    """
+
+    def __init__(self, work: dict[str, int]):
+        self.work, self.started = work, time.monotonic()
+        self.current: list[str] = []
+        self.begun: list[str] = []
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Note that the members so far have ended, and that these are trained now."""
+        self.begun += self.current
+        self.current = [name for name in names if name in self.work]
+
+    def __call__(self, progress: Progress) -> str:
+        """Return, for example, `3 of 9 members done, about 120 s left in all`."""
+        total, before, now = (sum(self.work[name] for name in names) for names in (self.work, self.begun, self.current))
+        done = before + now * progress.iteration / progress.iterations
+        seconds = (time.monotonic() - self.started) * (total - done) / max(done, 1)
+        return f"{len(self.begun)} of {len(self.work)} members done, about {seconds:.0f} s left in all"
 
 
 class Lines:

@@ -21,16 +21,14 @@ import hashlib
 import itertools
 import math
 import re
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from jaxbyz.configuration.building import without_numbers
 from jaxbyz.configuration.config import FIELDS
 from jaxbyz.configuration.ineffective import without_effect
 from jaxbyz.configuration.resolving import resolve
@@ -40,6 +38,7 @@ from jaxbyz.runs.folder_lock import BusyError
 from jaxbyz.runs.loop import Experiment, Interrupted, train
 from jaxbyz.runs.members import Member, batches_of, make_batch
 from jaxbyz.runs.plan import Plan, make_plan
+from jaxbyz.runs.progress import WorkLeft
 from jaxbyz.runs.reporters import Progress, Reporter
 from jaxbyz.runs.run import ensure, prepare
 from jaxbyz.runs.run_folder import is_finished, make_folder
@@ -192,11 +191,12 @@ def run_sweep(
     _report_options(sweep, log)
     folder = make_folder(out)
     plans, results = _plans(sweep)
-    batches = [[name] for name in sweep.members if name not in plans and name not in results]  # planning them failed
+    # Each batch with the size of the largest one that its program serves. Those that could not be planned come first.
+    batches = [([name], 1) for name in sweep.members if name not in plans and name not in results]
     batches += batches_of(plans, at_once)
     work = {name: plan.config.seeds * plan.config.trajectories for name, plan in plans.items()}
     left = WorkLeft({name: amount for name, amount in work.items() if not is_finished(folder / name)})
-    for number, names in enumerate(batches, start=1):
+    for number, (names, largest) in enumerate(batches, start=1):
         left.begin(names)
         if not quiet:
             others = f" and {len(names) - 1} others side by side" if len(names) > 1 else ""
@@ -209,37 +209,11 @@ def run_sweep(
         if len(names) == 1:
             results[names[0]] = alone(names[0])
             continue
-        rows = max(len(batch) for batch in batches if _same_program(plans, batch, names)) * plans[names[0]].config.seeds
-        batch = {name: plans[name] for name in names}
-        watch = reporter(plans[names[0]].config.trajectories, left)
-        results |= _train_batch(batch, settings, rows, watch, lambda line: None if quiet else log(line))
+        first = plans[names[0]].config
+        batch, watch = {name: plans[name] for name in names}, reporter(first.trajectories, left)
+        results |= _train_batch(batch, settings, largest * first.seeds, watch, log, quiet)
         results |= {name: alone(name) for name in names if name not in results}
     return [results[name] for name in sweep.members]
-
-
-class WorkLeft:
-    """Describes how far a sweep is, and how long it will take at the speed that it has had so far.
-
-    Attributes:
-        work: the trajectories of every member that is not finished, over all seeds.
-    """
-
-    def __init__(self, work: dict[str, int]):
-        self.work, self.started = work, time.monotonic()
-        self.current: list[str] = []
-        self.begun: list[str] = []
-
-    def begin(self, names: Sequence[str]) -> None:
-        """Note that the members so far have ended, and that these are trained now."""
-        self.begun += self.current
-        self.current = [name for name in names if name in self.work]
-
-    def __call__(self, progress: Progress) -> str:
-        """Return, for example, `3 of 9 members done, about 120 s left in all`."""
-        total, before, now = (sum(self.work[name] for name in names) for names in (self.work, self.begun, self.current))
-        done = before + now * progress.iteration / progress.iterations
-        seconds = (time.monotonic() - self.started) * (total - done) / max(done, 1)
-        return f"{len(self.begun)} of {len(self.work)} members done, about {seconds:.0f} s left in all"
 
 
 def _plans(sweep: Sweep) -> tuple[dict[str, Plan], dict[str, MemberResult]]:
@@ -258,17 +232,13 @@ def _plans(sweep: Sweep) -> tuple[dict[str, Plan], dict[str, MemberResult]]:
     return plans, wrong
 
 
-def _same_program(plans: dict[str, Plan], one: Sequence[str], other: Sequence[str]) -> bool:
-    """Return whether two batches are parts of the same group, so that one program can serve both."""
-    if not (one[0] in plans and plans[one[0]].config.seeds == plans[other[0]].config.seeds):
-        return False
-    a, b = ({(without_numbers(plans[name].config, "none"), plans[name].config.attack) for name in names}
-            for names in (one, other))  # fmt: skip
-    return a == b
-
-
 def _train_batch(
-    plans: dict[str, Plan], settings: RunSettings, rows: int, reporter: Reporter | None, log: Callable[[str], None]
+    plans: dict[str, Plan],
+    settings: RunSettings,
+    rows: int,
+    reporter: Reporter | None,
+    log: Callable[[str], None],
+    quiet: bool,
 ) -> dict[str, MemberResult]:
     """Start or continue several members side by side.
 
@@ -281,7 +251,7 @@ def _train_batch(
         for name, plan in plans.items():
             try:
                 own = settings._replace(folder=settings.folder / name)  # type: ignore[operator]
-                member, _ = prepare(plan, own, stack, log)
+                member, _ = prepare(plan, own, stack, log, quiet)
             except BusyError:
                 results[name] = MemberResult(name, "elsewhere")
             except (UsageError, OSError):
@@ -298,7 +268,9 @@ def _train_batch(
                 found = train(make_batch(list(members.values()), filled), settings, reporter)
             except Interrupted:
                 raise
-            except Exception:
+            except Exception as error:
+                names, line = ", ".join(members), f"{type(error).__name__}: {first_line(error)[:200]}"
+                log(f"{names}: not trained side by side ({line}); trying one after the other")
                 continue
             results |= {name: _ended(name, one) for name, one in zip(members, found, strict=True)}
     return results

@@ -20,7 +20,7 @@ from jaxbyz.attacks.learned import (
 )
 from jaxbyz.cli import main
 from jaxbyz.components import make_attack
-from jaxbyz.configuration.building import cached_algorithm, describe_algorithm
+from jaxbyz.configuration.building import cached_algorithm, family_of
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
@@ -127,6 +127,6 @@ def test_an_adversary_that_is_trained_again_is_read_again(tmp_path, option, name
     for value in (1.0, 2.0):
         save_adversary(file, StoredAdversary(np.full(SIZE, value), 2.5, {}))
         algorithm = cached_algorithm(config)
-        assert cached_algorithm(config) is algorithm and describe_algorithm(config, 1) is None
+        assert cached_algorithm(config) is algorithm and family_of(config).description is None
         memories.append(float(algorithm.init(jax.random.key(0)).attack_memory.parameters[0]))
     assert memories == [1.0, 2.0]

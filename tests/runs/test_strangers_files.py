@@ -119,7 +119,7 @@ def test_the_remains_of_a_killed_start_do_not_prevent_the_next_one(tmp_path, mon
     run.mkdir()
     make_settings(run, 3, "seeds=1").store()
     (run / ".config.json.abcdefgh.tmp").write_text("half")
-    monkeypatch.setattr("jaxbyz.runs.run._train", lambda *_: "trained")
+    monkeypatch.setattr("jaxbyz.runs.run.train", lambda *_: ["trained"])
     assert run_config(resolve(agents=3), run) == "trained"
     assert {path.name for path in run.iterdir()} >= {"config.json", "environment.json"}
     assert not list(run.glob("*.tmp")) and not list(run.glob(".*.tmp"))

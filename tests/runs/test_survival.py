@@ -35,7 +35,6 @@ from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
 from jaxbyz.files import read_arrays, write_arrays
 from jaxbyz.runs import checkpoints
-from jaxbyz.runs import run as run_module
 from jaxbyz.runs.extension import extend
 from jaxbyz.runs.folder_lock import BusyError, lock_folder
 from jaxbyz.runs.loop import Interrupted
@@ -105,7 +104,7 @@ def fragile(monkeypatch):
 
     monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))
     algorithms.add("fragile", factory, "DecByzPG whose second seed becomes NaN")
-    monkeypatch.setattr(run_module, "SEGMENT", 4)
+    monkeypatch.setattr("jaxbyz.runs.loop.SEGMENT", 4)
     options = {"algorithm": "fragile", "trajectories": 40, "p": 1.0, "baseline": "none", "eta_end": None}
     return resolve(**{**TINY, **options})
 
@@ -212,7 +211,7 @@ def test_a_damaged_checkpoint_is_noticed(kind, copy, config, monkeypatch):
     """The checkpoint before it is used, with a message. Training is replaced; the next test compares results."""
     DAMAGE[kind](copy / "checkpoints" / "4.npz")
     lines = []
-    monkeypatch.setattr(run_module, "_train", lambda config, plan, settings, reporter, start: start)
+    monkeypatch.setattr("jaxbyz.runs.run.train", lambda batch, *_: [batch.members[0].start])
     assert resume(copy, log=lines.append).done == 2
     assert len(lines) == 2 and lines[0].startswith("the checkpoint of iteration 4 is damaged ("), lines
     assert "at iteration 2 of" in lines[1] and not (copy / "checkpoints" / "4.npz").exists()
