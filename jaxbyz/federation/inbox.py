@@ -16,8 +16,22 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.federation.deadlines import SILENT_AFTER, Deadlines, Trust
-from jaxbyz.federation.frames import HELLO, STATE, VECTOR, Format, Frame, Hello, decode, decode_hello
+from jaxbyz.federation.deadlines import Deadlines, Trust
+from jaxbyz.federation.evidence import Evidence
+from jaxbyz.federation.frames import (
+    HELLO,
+    NO_NONCE,
+    PROOF,
+    STATE,
+    TAG_BYTES,
+    VECTOR,
+    Format,
+    Frame,
+    Hello,
+    decode,
+    decode_hello,
+)
+from jaxbyz.federation.signatures import SIGNATURE_BYTES
 
 ITERATIONS_BEHIND = 2  # a node that joins keeps the messages of so many iterations before the current one
 ITERATIONS_AHEAD = 3  # frames of later iterations are discarded; who sends them is just ahead
@@ -25,6 +39,11 @@ OFFERS = 3  # states of at most this many iterations before and after the curren
 LOOK_SECONDS = 0.2  # how often a waiting node looks at the clock and at requests to stop
 QUORUM_LOG_SECONDS = 10.0
 REPEAT_SECONDS = 1.0
+ROUNDS_KEPT = 3  # rounds that are over whose messages can be passed on and compared
+NEW_LIFE_SECONDS = 10.0  # between two starts of a node; one that starts more often is not heard meanwhile
+
+
+Position = tuple[int, int]  # an iteration and a round in it
 
 
 class Behind(Exception):  # noqa: N818 (it is not an error)
@@ -60,7 +79,9 @@ class Inbox:
         log: receives one line about every suspicion and long wait.
         stop: returns whether the node should stop waiting.
         patience: seconds without K − f messages after which the node gives up.
-        repeat: called about once per second while K − f messages are missing, to send the node's own ones again.
+        want: `(position, senders, everyone)`, asks others for messages that are missing: everyone, about once per
+            second, while there are fewer than K − f messages; then f + 1 nodes, before this node gives up waiting.
+        evidence: who is excluded.
     """
 
     def __init__(
@@ -72,16 +93,22 @@ class Inbox:
         log: Callable[[str], None],
         stop: Callable[[], bool] = lambda: False,
         patience: float = 600.0,
-        repeat: Callable[[], None] = lambda: None,
+        want: Callable[[Position, list[int], bool], None] = lambda *_: None,
+        *,
+        evidence: Evidence,
     ):
         self.form, self.index, self.faults, self.deadlines = form, index, faults, deadlines
-        self.log, self.stop, self.patience, self.repeat = log, stop, patience, repeat
+        self.log, self.stop, self.patience, self.want, self.evidence = log, stop, patience, want, evidence
         self.quorum = form.agents - faults  # K − f, including this node
         self.trust = Trust(form.agents, faults)
         self.changed = threading.Condition()
         self.now = (0, 0)  # the iteration and round that this node works on
         self.may_start_at = 0  # before the first iteration: the latest one that it may start at
-        self.vectors: dict[tuple[int, int], dict[int, np.ndarray]] = {}
+        self.vectors: dict[Position, dict[int, Frame]] = {}
+        self.past: dict[Position, dict[int, Frame]] = {}  # of the latest rounds that are over
+        self.own_tags: dict[Position, bytes] = {}  # of the messages of this node
+        self.disputes: list[tuple[int, Position, int]] = []  # who claims to have got another message, when, from whom
+        self.lives: dict[int, tuple[int, float]] = {}  # the latest life of every sender, and when it was first seen
         self.states: dict[int, dict[int, np.ndarray]] = {}
         self.joining = False
         self.claims: dict[int, tuple[int, int]] = {}  # the latest position of every sender
@@ -95,16 +122,22 @@ class Inbox:
         # Of all rounds: the longest wait for the last f nodes, and the longest time beyond the deadline, in seconds.
         self.longest_wait = self.longest_overrun = 0.0
 
-    def put(self, sender: int, data: bytes) -> Frame | None:
-        """Check a frame and keep what it says; return it if it was accepted."""
-        frame = decode(self.form, data, sender)
+    def put(self, via: int, data: bytes) -> Frame | None:
+        """Check a frame and keep what it says; return it if it was accepted.
+
+        Args:
+            via: the node that the connection belongs to.
+            data: the bytes of the frame.
+        """
+        frame = decode(self.form, data, via)
         with self.changed:
-            problem = frame if isinstance(frame, str) else self._keep(frame)
+            problem = frame if isinstance(frame, str) else self.evidence.check(frame) or self._keep(frame)
+            self._forget_excluded()
             if problem is not None:
                 self.refused[problem] += 1
-                self.refused_of[sender] += 1
+                self.refused_of[via] += 1
                 if problem == "federation":
-                    self.strangers[sender] = "another configuration"
+                    self.strangers[via] = "another configuration"
                 self.changed.notify_all()
                 return None
             assert isinstance(frame, Frame)
@@ -113,25 +146,51 @@ class Inbox:
 
     def _keep(self, frame: Frame) -> str | None:
         """Store a frame; return in one word why it is refused, or None."""
-        sender, position = frame.sender, (frame.iteration, frame.round)
+        if not self._is_alive(frame):
+            return "life"
         if frame.kind == HELLO:
             hello = decode_hello(frame.payload)
-            self.hellos[sender] = hello
+            self.hellos[frame.sender] = hello
             if hello.running:
-                self.claims[sender] = max(self.claims.get(sender, (0, 0)), (hello.newest, 0))
+                self._claim(frame.sender, (hello.newest, 0))
             return None
+        if frame.kind == PROOF:
+            return self.evidence.show(frame)
         if frame.kind == STATE:
-            if not self.joining:
-                return "unasked"
-            now = self.majority_iteration()
-            if not now - OFFERS <= frame.iteration <= now + OFFERS:
-                return "early" if frame.iteration > now else "old"
-            self.states = {t: offers for t, offers in self.states.items() if t >= now - OFFERS}
-            self.states.setdefault(frame.iteration, {}).setdefault(sender, frame.vector())
-            return None
-        if frame.kind != VECTOR:
-            return None
+            return self._keep_state(frame)
+        return self._keep_vector(frame) if frame.kind == VECTOR else None
+
+    def _is_alive(self, frame: Frame) -> bool:
+        """Whether a frame belongs to the latest life of its sender, or begins another one, which may not be often."""
+        life, since = self.lives.get(frame.sender, (0, -np.inf))
+        if frame.life > life:
+            now = time.monotonic()
+            if now - since < NEW_LIFE_SECONDS:
+                return False
+            self.lives[frame.sender] = (frame.life, now if life else -np.inf)
+        return frame.life >= life
+
+    def _claim(self, sender: int, position: Position) -> None:
         self.claims[sender] = max(self.claims.get(sender, (0, 0)), position)
+
+    def _keep_state(self, frame: Frame) -> str | None:
+        if not self.joining:
+            return "unasked"
+        now = self.majority_iteration()
+        if not now - OFFERS <= frame.iteration <= now + OFFERS:
+            return "early" if frame.iteration > now else "old"
+        self.states = {t: offers for t, offers in self.states.items() if t >= now - OFFERS}
+        self.states.setdefault(frame.iteration, {}).setdefault(frame.sender, frame.vector())
+        return None
+
+    def _keep_vector(self, frame: Frame) -> str | None:
+        sender, position = frame.sender, frame.position
+        self._claim(sender, position)
+        for known in (self.past.get(position, {}), self.vectors.get(position, {})):
+            if sender in known and known[sender].data != frame.data:
+                self.evidence.compare(known[sender], frame)
+        if position in self.past:
+            self.past[position].setdefault(sender, frame)
         if position in self.deadline_of and time.monotonic() <= self.deadline_of[position]:
             if self.trust.arrived(sender, 0.0, self.elapsed):
                 self.log(f"node {sender} is in time again")
@@ -145,10 +204,56 @@ class Inbox:
         known = self.vectors.setdefault(position, {})
         if sender in known:
             return "repeated"
-        known[sender] = frame.vector()
+        known[sender] = frame
         if self.joining:
             self._forget_before(first)
         return None
+
+    def _forget_excluded(self) -> None:
+        """Neither wait for excluded nodes nor use what they have sent."""
+        if len(self.evidence.excluded) > len(self.trust.excluded):
+            self.trust.exclude(self.evidence.excluded)
+            for known in self.vectors.values():
+                for node in self.evidence.excluded:
+                    known.pop(node, None)
+
+    # What others have got.
+
+    def before(self, position: Position) -> Position:
+        """Return the round before a round."""
+        iteration, round = position
+        return (iteration, round - 1) if round else (iteration - 1, self.form.rounds)
+
+    def tags(self, position: Position) -> bytes:
+        """Return the tags of the messages that this node has got in the round before this one."""
+        before = self.before(position)
+        past, own = self.past.get(before, {}), self.own_tags.get(before)
+        tags = [past[i].tag if i in past else NO_NONCE for i in range(self.form.agents)]
+        if own is not None:
+            tags[self.index] = own
+        return b"".join(tags)
+
+    def note_own(self, position: Position, frame: bytes) -> None:
+        """Remember the tag of the message of this node in a round."""
+        self.own_tags[position] = frame[-SIGNATURE_BYTES:][:TAG_BYTES]
+        self.own_tags = {at: self.own_tags[at] for at in sorted(self.own_tags)[-ROUNDS_KEPT:]}
+
+    def find_disputes(self, position: Position) -> None:
+        """Find out who has got another message in the round before than this node, by what they say in this round."""
+        tags = self.tags(position)
+        own = np.frombuffer(tags, "<u8")
+        for peer, frame in self.past.get(position, {}).items():
+            if frame.tags != tags:
+                theirs = np.frombuffer(frame.tags, "<u8")
+                for i in np.flatnonzero((theirs != own) & (theirs != 0) & (own != 0)):
+                    if i != self.index and i not in self.evidence.excluded:
+                        self.disputes.append((peer, self.before(position), int(i)))
+
+    def kept(self, position: Position, senders: list[int]) -> list[bytes]:
+        """Return the messages of these senders in a round, as far as they are here, to pass them on."""
+        with self.changed:
+            known = {**self.past.get(position, {}), **self.vectors.get(position, {})}
+            return [known[i].data for i in senders if i in known]
 
     def first_useful(self) -> tuple[int, int]:
         """Return the first position whose messages may still be used: where this node is, or where it will join."""
@@ -229,7 +334,7 @@ class Inbox:
                 self._check_wait(here, [i for i in self._others() if i not in known], clock - begun)
                 if clock >= next_repeat:
                     next_repeat = clock + REPEAT_SECONDS
-                    self.repeat()
+                    self.want(here, [i for i in self._others() if i not in known], True)
                 if clock >= next_log:
                     next_log = clock + QUORUM_LOG_SECONDS
                     self.log(f"iteration {iteration}: waiting for {self.quorum} nodes, {len(known) + 1} are here")
@@ -238,8 +343,11 @@ class Inbox:
             self.deadlines.record(kind, begun - started, enough_at - started)
             self._wait_for_the_last(here, known, kind, enough_at)
             self.now = (iteration, round + 1)
-            del self.vectors[here]
-        return self._rows({**known, self.index: own}, time.monotonic() - begun)
+            self.past[here] = self.vectors.pop(here)
+            self.past = {at: self.past[at] for at in sorted(self.past)[-ROUNDS_KEPT:]}
+            self.find_disputes(here)
+            rows = {sender: frame.vector() for sender, frame in known.items()}
+        return self._rows({**rows, self.index: own}, time.monotonic() - begun)
 
     def _wait(self, seconds: float) -> None:
         """Wait until something arrives, for a limited time."""
@@ -247,18 +355,22 @@ class Inbox:
             raise Stopped
         self.changed.wait(max(seconds, 0.0))
 
-    def _wait_for_the_last(self, here: tuple[int, int], known: dict[int, np.ndarray], kind: str, begun: float) -> None:
+    def _wait_for_the_last(self, here: tuple[int, int], known: dict[int, Frame], kind: str, begun: float) -> None:
         """Wait for the last f messages, for each sender as long as it is worth waiting for, and judge the senders."""
         allowance, longest = self.deadlines.allowance(kind), self.deadlines.longest(kind)
         patience = {i: self.trust.patience(i, allowance, longest) for i in self._others() if i not in known}
         arrival: dict[int, float] = {}  # seconds of those that were waited for
+        ask_at: float | None = allowance / 2
         while True:
             waited = time.monotonic() - begun
             arrival |= {i: waited for i in patience if i in known and i not in arrival}
             left = max((patience[i] for i in patience if i not in known), default=0.0) - waited
             if left <= 0:
                 break
-            self._wait(min(LOOK_SECONDS, left))
+            if ask_at is not None and waited >= ask_at:
+                ask_at = None
+                self.want(here, [i for i in patience if i not in known and patience[i] > 0], False)
+            self._wait(min(LOOK_SECONDS, left, left if ask_at is None else ask_at - waited))
         now = time.monotonic()
         self.elapsed, self.judged_at = (now - self.judged_at) / longest, now
         for sender in self._others():
@@ -289,8 +401,7 @@ class Inbox:
         else:
             suspected = self.trust.late(sender, cost)
         if suspected:
-            why = "is silent" if self.trust.missed[sender] >= SILENT_AFTER else "is late too often"
-            self.log(f"iteration {iteration}: node {sender} {why}; no longer waiting for it")
+            self.log(f"iteration {iteration}: node {sender} {self.trust.why[sender][0]}; no longer waiting for it")
 
     def _check_wait(self, here: tuple[int, int], missing: list[int], seconds: float) -> None:
         """Raise if K − f messages of this round will not arrive."""

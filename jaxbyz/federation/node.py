@@ -70,7 +70,9 @@ class Node:
         self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
         self.told_at = time.monotonic()
         self.status_file = records.StatusFile(folder, self.log)
-        self.others = Membership(federation, identity, self.form, settings, self.standing, self._pause, self.log, stop)
+        self.others = Membership(
+            federation, identity, self.form, settings, self.standing, self._pause, self.log, stop, folder
+        )
         self.liar: Liar | None = None
         if settings.attack != "none":
             mask = np.isin(np.arange(self.K), [self.index, *settings.accomplices])
@@ -310,6 +312,7 @@ class Node:
             "rejoined": self.rejoined,
             "return": float(finite[-1]) if len(finite) else None,
             "suspected": [i for i in range(self.K) if inbox.trust.suspected[i]],
+            "doubts": {**inbox.trust.doubts(), **inbox.evidence.doubts()},
             "refused": dict(inbox.refused),
             "refused_of": {str(i): n for i, n in sorted(inbox.refused_of.items())},
             "deadlines": {str(kind): inbox.deadlines.longest(kind) for kind in list(inbox.deadlines.own)},

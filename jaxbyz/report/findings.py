@@ -40,7 +40,8 @@ def findings(runs: Sequence[FinishedRun]) -> list[str]:
         if returns is not None
     ]
     untrained = float(np.mean([np.nanmean(run.metrics["returns"][:, 0]) for run in runs]))
-    return [*_winners(cells), *_broken(cells, untrained), *_weights(runs)]
+    trust = [f"{line}." for run in runs for line in getattr(run, "record", {}).get("trust", ())]  # of federations
+    return [*_winners(cells), *_broken(cells, untrained), *_weights(runs), *trust]
 
 
 def _winners(cells: Sequence[DefendedRuns]) -> list[str]:
