@@ -80,7 +80,7 @@ class Membership:
     ):
         self.form, self.settings, self.index, self.standing = form, settings, identity.node, standing
         self.pause, self.log, self.asked_to_stop = pause, log, stop
-        self.K, self.f = federation.config.agents, federation.config.byzantine
+        self.K, self.f = federation.config.agents, federation.config.defended
         self.life, self.version = next_life(folder), jaxbyz.__version__
         self.writer = Writer(form, self.index, signer(identity.secret_key), self.life)
         verify = verifier([member.signing_key for member in federation.members])

@@ -146,7 +146,10 @@ class Node:
         self.others.offer(self.t, self.state)
         every = self.settings.checkpoint_every
         if every and self.t and self.t % every == 0:
-            self._save()
+            try:
+                self._save()
+            except UsageError as error:  # for example a full disk
+                self.log(f"{error}; going on without a checkpoint")
         self._pause()
         try:
             self._iterate()
@@ -192,9 +195,13 @@ class Node:
         """Send the estimate of this node, if it has one, and aggregate those that arrive in time."""
         kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
         lies = None if self.liar is None else partial(self.liar.gradients, state, m)
-        collected = self._send_and_collect(measured, (m, 0), v_tilde, kind, measured.message_started, lies)
-        rows, row, present = self._present(collected, v_tilde is not None)
-        own = np.nanmedian(rows, axis=0) if v_tilde is None else v_tilde
+        message = v_tilde
+        if v_tilde is not None and self.programs.send is not None:
+            sent, state = self.programs.send(state, np.int32(self.index), v_tilde)
+            message = np.asarray(sent)
+        collected = self._send_and_collect(measured, (m, 0), message, kind, measured.message_started, lies)
+        rows, row, present = self._present(collected, message is not None)
+        own = np.nanmedian(rows, axis=0) if message is None else message
         v, state = self.programs.aggregate(state, np.int32(m), np.int32(self.index), row, own, rows)
         measured.aggregated(float(v.norm), present, np.asarray(v.shares))
         return v, state

@@ -72,9 +72,23 @@ def test_nodes_compute_what_the_simulation_computes(tmp_path, agents, faults, ag
         CRITICS,
         {**CRITICS, "minibatches": 2, "advantages": "normalised", "entropy": 0.01, "agreement": "none"},
         {"p": 0.5, "baseline": "critic", "critic_hidden": (4,), "critic_steps": 2},
+        {
+            "agents": 7,
+            "byzantine": 1,
+            "assumed_byzantine": 2,
+            "aggregator": "rfa",
+            "agreement": "trimmed-mean",
+            "momentum": 0.9,
+        },
         {"env_agents": '{"gravity": [9.0, 9.4, 9.8, 10.2]}', "start": "shared", "previous": "own"},
     ],
-    ids=["critics, two epochs", "minibatches", "critics, small batches", "values per agent"],
+    ids=[
+        "critics, two epochs",
+        "minibatches",
+        "critics, small batches",
+        "momentum and a misjudged f",
+        "values per agent",
+    ],
 )
 def test_nodes_compute_what_the_simulation_computes_with_options(tmp_path, options):
     config = small_config(**{"agents": 4, **options})
