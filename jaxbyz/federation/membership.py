@@ -33,6 +33,7 @@ LIFE_FILE = "life.json"
 HELLO_TICKS = 4  # between two hellos while running; before that, every tick has one
 ASK_SECONDS = 0.25  # between two requests for states
 SETTLE_SECONDS = 2.0  # after this long, fewer than K − f states may suffice
+UNHEARD_SECONDS = 3.0  # after so long, a node that nobody hears looks whether an earlier life of it was heard
 FRAMES_PER_TICK = 4  # times K: how many messages are passed on to one node per tick
 FINISH_SECONDS = 10.0  # how long a finished node stays to serve others
 
@@ -226,7 +227,7 @@ class Membership:
         while True:
             hellos = self.inbox.wait_for_hellos(0.1)
             self._refuse_mismatch(hellos, confirmed)
-            if not confirmed:
+            if not confirmed and time.monotonic() - begun > UNHEARD_SECONDS:
                 self._outlive(hellos)
             ready = [i for i, hello in hellos.items() if hello.heard == self.nonce]
             running = sum(hellos[i].running for i in ready)

@@ -13,11 +13,13 @@ from federation_helpers import Threads, small_config
 from federation_insiders import Trial
 
 from jaxbyz.components import make_attack
+from jaxbyz.federation import keys
 from jaxbyz.federation.deadlines import Deadlines
 from jaxbyz.federation.evidence import BAD_SIGNATURE, EQUIVOCATION, Evidence
 from jaxbyz.federation.frames import HELLO, PROOF, Format, Frame, Hello, Writer, decode, wanted
 from jaxbyz.federation.inbox import Inbox
-from jaxbyz.federation.membership import next_life
+from jaxbyz.federation.membership import FRAMES_PER_TICK, next_life
+from jaxbyz.federation.node import Node
 from jaxbyz.federation.programs import build_programs
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.federation.signatures import public_key, signer, verifier
@@ -190,3 +192,18 @@ def test_a_liar_that_tells_everyone_something_else_is_caught(tmp_path, config, f
     at = min(federation.nodes[i].t for i in range(4)) - 1
     rows = np.stack([federation.nodes[i].record.rows["parameters"][at] for i in range(4)])
     assert np.abs(rows - rows[0]).max() < 1e-3
+
+
+def test_asking_for_messages_is_answered_at_a_bounded_rate(tmp_path, config, five):
+    """A flood of requests is not multiplied: between two ticks a node gets at most a few messages per agent."""
+    federation = Threads(tmp_path, config, programs=five, only=[])
+    identity = keys.read_identity(tmp_path / "node-00", federation.federation)
+    node = Node(tmp_path / "node-00", federation.federation, identity, NodeSettings(), print, programs=five)
+    others, sent = node.others, []
+    others.transport.send = lambda peer, frame: sent.append(peer)
+    own = others.writer.vector(0, 0, np.zeros(others.form.parameters))
+    others.sent[0, 0] = {4: own}
+    liar = others.writer._replace(sender=4)
+    for _ in range(1000):
+        others._pass_on(decode(others.form, liar.want(0, 0, range(5)), 4))
+    assert sent == [4] * (FRAMES_PER_TICK * 5)
