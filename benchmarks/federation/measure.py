@@ -6,6 +6,7 @@
     python benchmarks/federation/measure.py cost     # time and bytes per iteration against the simulation
     python benchmarks/federation/measure.py draw     # the picture of the stored results of `learn`
     python benchmarks/federation/outsiders.py        # strangers who try to be heard
+    python benchmarks/federation/insiders.py         # insiders and common faults
 
 Each command writes `benchmarks/results/federation-NAME.json`; `learn` also writes the log of events and a picture. Run
 it with `JAX_PLATFORMS=cpu` on an otherwise idle machine.
