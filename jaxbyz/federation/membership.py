@@ -21,8 +21,9 @@ from jaxbyz.errors import UsageError
 from jaxbyz.federation.deadlines import Deadlines
 from jaxbyz.federation.evidence import Evidence
 from jaxbyz.federation.frames import ASK, HELLO, NO_NONCE, PROOF, WANT, Format, Frame, Hello, Writer, wanted
-from jaxbyz.federation.inbox import ITERATIONS_AHEAD, Collected, Inbox, Position
+from jaxbyz.federation.inbox import Collected, Inbox
 from jaxbyz.federation.keys import FederationDescription, Identity
+from jaxbyz.federation.mailbox import ITERATIONS_AHEAD, Position
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.federation.signatures import signer, verifier
 from jaxbyz.federation.state_service import StateService

@@ -308,7 +308,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Return what `jaxbyz federation status` shows."""
-        inbox, returns = self.others.inbox, self.record.rows["returns"]
+        returns = self.record.rows["returns"]
         finite = returns[np.isfinite(returns)]
         return {
             "node": self.index,
@@ -318,13 +318,7 @@ class Node:
             "attack": self.settings.attack,
             "rejoined": self.rejoined,
             "return": float(finite[-1]) if len(finite) else None,
-            "suspected": [i for i in range(self.K) if inbox.trust.suspected[i]],
-            "doubts": {**inbox.trust.doubts(), **inbox.evidence.doubts()},
-            "refused": dict(inbox.refused),
-            "refused_of": {str(i): n for i, n in sorted(inbox.refused_of.items())},
-            "deadlines": {str(kind): inbox.deadlines.longest(kind) for kind in list(inbox.deadlines.own)},
-            "longest_wait": inbox.longest_wait,
-            "longest_overrun": inbox.longest_overrun,
+            **self.others.inbox.status(),
             **vars(self.others.transport.traffic),
         }
 

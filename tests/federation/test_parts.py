@@ -20,7 +20,8 @@ from jaxbyz.federation import frames, keys, launcher
 from jaxbyz.federation.deadlines import Deadlines
 from jaxbyz.federation.evidence import Evidence
 from jaxbyz.federation.frames import STATE, VECTOR, Format, Frame, Hello, decode
-from jaxbyz.federation.inbox import ITERATIONS_AHEAD, Behind, Inbox
+from jaxbyz.federation.inbox import Behind, Inbox
+from jaxbyz.federation.mailbox import ITERATIONS_AHEAD
 from jaxbyz.federation.options import check_supported
 from jaxbyz.federation.records import Checkpoints, NodeRecord
 from jaxbyz.federation.state_vectors import StateLayout, combine
