@@ -28,18 +28,17 @@ from jaxbyz.federation.frames import (
     ASK,
     HEADER_BYTES,
     HELLO,
-    STATE,
     VECTOR,
     Format,
     Frame,
     Hello,
+    Writer,
     decode,
     decode_hello,
-    encode,
-    encode_vector,
 )
 from jaxbyz.federation.keys import FederationDescription, Identity, read_federation, read_identity
 from jaxbyz.federation.programs import build_programs, format_of
+from jaxbyz.federation.signatures import signer
 from jaxbyz.federation.status import STATUS_FILE
 from jaxbyz.federation.transport import Transport
 from jaxbyz.files import write_json
@@ -75,6 +74,7 @@ class Chaos:
         self.federation, self.form, self.index, self.stop = federation, form, identity.node, stop
         self.random, self.numbers = random.Random(seed), np.random.default_rng(seed)
         self.until = time.monotonic() + seconds
+        self.writer = Writer(form, identity.node, signer(identity.secret_key), int(1000 * time.time()))
         self.transport = Transport(federation, identity, form.largest, 1000, self._on_frame)
         self.position = (0, 0)
         self.finished: set[int] = set()
@@ -124,7 +124,8 @@ class Chaos:
         if self.random.random() < 0.3:
             vector[self.random.randrange(len(vector))] = self.random.choice([np.nan, np.inf, -np.inf])
         with np.errstate(over="ignore"):
-            return encode_vector(self.form, VECTOR, self.index if sender is None else sender, iteration, round, vector)
+            writer = self.writer if sender is None else self.writer._replace(sender=sender)
+            return writer.vector(iteration, round, vector)
 
     # What it does.
 
@@ -142,9 +143,7 @@ class Chaos:
     def wrong_length(self) -> None:
         """A header that announces up to 4 GB."""
         frame = bytearray(self._vector(*self.position))
-        frame[HEADER_BYTES - 4 : HEADER_BYTES] = self.random.choice([2**32 - 1, 2**31, 0, 1, len(frame)]).to_bytes(
-            4, "little"
-        )
+        frame[30:34] = self.random.choice([2**32 - 1, 2**31, 0, 1, len(frame)]).to_bytes(4, "little")
         for peer in self._peers():
             self._send(peer, bytes(frame))
 
@@ -183,7 +182,7 @@ class Chaos:
         for peer in self._peers():
             iteration = min(self.position[0] + self.random.randint(0, 3), self.form.iterations)
             state = self.numbers.normal(0, 1e3, self.form.state)
-            self._send(peer, encode_vector(self.form, STATE, self.index, iteration, 0, state))
+            self._send(peer, self.writer.state(iteration, state))
 
     def false_hello(self) -> None:
         """A hello with invented numbers."""
@@ -193,12 +192,12 @@ class Chaos:
             hello = Hello(
                 self.random.randbytes(8), self.random.randbytes(8), self.random.random() < 0.5, newest, 0, version
             )
-            self._send(peer, encode(self.form, HELLO, self.index, 0, 0, hello.encode()))
+            self._send(peer, self.writer.frame(HELLO, payload=hello.encode()))
 
     def ask(self) -> None:
         """Ask everyone for states, many times."""
         for _ in range(20):
-            self.transport.broadcast(encode(self.form, ASK, self.index, 0, 0))
+            self.transport.broadcast(self.writer.frame(ASK))
 
     def several_parts(self) -> None:
         """A frame cut into several parts of one message; a transport of its own sends it."""
@@ -216,7 +215,7 @@ class Chaos:
     def flood(self) -> None:
         """Many small frames to one receiver."""
         peer = self.random.choice(list(self.transport.peers()))
-        frame = encode(self.form, ASK, self.index, 0, 0)[: self.random.choice([1, HEADER_BYTES])]
+        frame = self.writer.frame(ASK)[: self.random.choice([1, HEADER_BYTES])]
         for _ in range(FLOOD_FRAMES):
             self.transport.send(peer, frame)
 

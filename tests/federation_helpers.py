@@ -10,9 +10,11 @@ import numpy as np
 
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation import keys, launcher
+from jaxbyz.federation.frames import Writer
 from jaxbyz.federation.node import Node
 from jaxbyz.federation.programs import build_programs, warm_up
 from jaxbyz.federation.settings import NodeSettings
+from jaxbyz.federation.signatures import SIGNATURE_BYTES
 from jaxbyz.runs import run_folder
 from jaxbyz.runs.plan import make_plan
 
@@ -21,6 +23,11 @@ PATIENT = 60.0  # a shortest deadline that is never reached, however busy the ma
 QUICK = {
     "horizon": 12, "N": 2, "B": 1, "p": 0.5, "hidden": (4,), "trajectories": 30, "kappa": "2", "baseline": "none"
 }  # fmt: skip
+
+
+def unsigned(form, sender):
+    """A writer of frames whose signatures nobody checks."""
+    return Writer(form, sender, lambda data: bytes(SIGNATURE_BYTES))
 
 
 def small_config(**options):

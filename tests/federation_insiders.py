@@ -24,6 +24,8 @@ class Insider:
     def __init__(self, node, mode: str = "none", late: float = 0.45):
         self.transport, self.mode, self.late, self.count = node.others.transport, mode, late, 0
         node.others.transport.broadcast = self.broadcast
+        self.pass_on = node.others._pass_on
+        node.others._pass_on = lambda frame: self.pass_on(frame) if self.mode == "none" else None
 
     def broadcast(self, frame: bytes) -> None:
         """Deliver a frame as the mode says; without a mode, as it should be."""

@@ -6,6 +6,7 @@
     python benchmarks/federation/measure.py cost     # time and bytes per iteration against the simulation
     python benchmarks/federation/measure.py draw     # the picture of the stored results of `learn`
     python benchmarks/federation/outsiders.py        # strangers who try to be heard
+    python benchmarks/federation/insiders.py         # insiders and common faults
 
 Each command writes `benchmarks/results/federation-NAME.json`; `learn` also writes the log of events and a picture. Run
 it with `JAX_PLATFORMS=cpu` on an otherwise idle machine.
@@ -280,8 +281,8 @@ def cost(folder: Path, arguments: argparse.Namespace) -> None:
         write("cost", {"protocol": protocol, "processes": processes})
 
 
-def protocol_overhead(folder: Path, K: int, rounds: int = 300) -> dict:
-    """Let K nodes exchange vectors of 386 numbers without computing anything, as threads of this process.
+def protocol_overhead(folder: Path, K: int, D: int = 386, rounds: int = 300) -> dict:
+    """Let K nodes exchange vectors of D numbers without computing anything, as threads of this process.
 
     Returns the processor time per node and round in milliseconds: of all threads, of libzmq's, which encrypt, and the
     rest; and the bytes per node and round against the paper's count.
@@ -290,16 +291,22 @@ def protocol_overhead(folder: Path, K: int, rounds: int = 300) -> dict:
 
     from jaxbyz.federation import keys
     from jaxbyz.federation.deadlines import Deadlines
-    from jaxbyz.federation.frames import VECTOR, Format, encode_vector
+    from jaxbyz.federation.evidence import Evidence
+    from jaxbyz.federation.frames import Format, Writer
     from jaxbyz.federation.inbox import Inbox
+    from jaxbyz.federation.signatures import signer, verifier
     from jaxbyz.federation.transport import Transport
 
-    D = 386
     config = resolve(agents=K)
     federation = keys.write_federation(folder, config, launcher._addresses(K, (), None), False)
     form = Format(federation.identifier(), K, D, 5 * D, 0, 10**6)
-    inboxes = [Inbox(form, k, 0, Deadlines(60.0), print) for k in range(K)]
     identities = [keys.read_identity(folder / node_name(k), federation) for k in range(K)]
+    writers = [Writer(form, k, signer(identities[k].secret_key), 1) for k in range(K)]
+    verify = verifier([member.signing_key for member in federation.members])
+    inboxes = [
+        Inbox(form, k, 0, Deadlines(60.0), print, evidence=Evidence(form, k, verify, lambda *_: b"", None, print))
+        for k in range(K)
+    ]
     transports = [Transport(federation, i, form.largest, 100, inboxes[i.node].put) for i in identities]
     vector, start = np.ones(D, np.float32), threading.Barrier(K + 1)
 
@@ -308,7 +315,9 @@ def protocol_overhead(folder: Path, K: int, rounds: int = 300) -> dict:
             if t == 1:
                 start.wait()
                 start.wait()
-            transports[k].broadcast(encode_vector(form, VECTOR, k, t, 0, vector))
+            frame = writers[k].vector(t, 0, vector, inboxes[k].tags((t, 0)))
+            inboxes[k].note_own((t, 0), frame)
+            transports[k].broadcast(frame)
             inboxes[k].collect(t, 0, vector, "round", time.monotonic())
 
     for transport in transports:

@@ -26,7 +26,7 @@ from trial import Trial
 
 from jaxbyz.accelerate.setup import prepare
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.federation.frames import VECTOR, encode_vector
+from jaxbyz.federation.frames import Writer
 from jaxbyz.federation.keys import FederationDescription, read_federation
 from jaxbyz.federation.programs import build_programs, format_of
 
@@ -122,7 +122,7 @@ def main() -> None:
             trial.start_all()
             quiet = during(None)
             vector = np.full(form.parameters, 1e6, np.float32)
-            storm = during(Storm(federation, encode_vector(form, VECTOR, 1, 0, 0, vector)))
+            storm = during(Storm(federation, Writer(form, 1, lambda data: bytes(64)).vector(0, 0, vector)))
             result = {"nodes": 5, "quiet": quiet, "storm": storm, "processes_alive": len(trial.alive())}
         finally:
             trial.end()

@@ -99,11 +99,14 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _table(found: list[dict[str, Any]]) -> str:
-    """Return one line per node."""
+    """Return one line per node, and one per node that others do not trust."""
+    from jaxbyz.federation.status import trust_lines
+
     columns = ("node", "phase", "iteration", "return", "rejoined", "suspects", "MB in", "MB out", "refused", "seen")
     rows = [columns, *map(_row, found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, *trust_lines(found)])
 
 
 def _row(status: dict[str, Any]) -> tuple[str, ...]:

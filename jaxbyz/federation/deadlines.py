@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import collections
 import statistics
+import time
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 WINDOW = 16  # rounds that medians are computed from
 ALLOWANCE = 0.4  # φ
@@ -70,11 +72,22 @@ class Trust:
         self.credit = [CREDIT] * agents
         self.missed = [0] * agents
         self.suspected = [False] * agents
+        self.why: dict[int, tuple[str, float]] = {}  # why nodes are suspected, and since when, in seconds since 1970
         self.ignored: set[int] = set()  # nobody ever waits for these
+        self.excluded: set[int] = set()  # neither for these
 
     def ignore(self, nodes: Iterable[int]) -> None:
         """Never wait for these nodes."""
         self.ignored.update(nodes)
+
+    def exclude(self, nodes: Iterable[int]) -> None:
+        """Never wait for these nodes, which were excluded."""
+        self.excluded.update(nodes)
+        self.ignore(nodes)
+
+    def doubts(self) -> dict[str, dict[str, Any]]:
+        """Return what the status of this node says about the nodes that it suspects."""
+        return {str(i): {"state": "suspected", "why": why, "since": at} for i, (why, at) in [*self.why.items()]}
 
     def patience(self, node: int, allowance: float, longest: float) -> float:
         """Return how many seconds to wait for a node once K − f messages are here."""
@@ -94,6 +107,7 @@ class Trust:
         self._pay(node, cost - self.regained * elapsed)
         if self.suspected[node] and self.credit[node] >= TRUSTED_FROM:
             self.suspected[node] = False
+            self.why.pop(node, None)
             return True
         return False
 
@@ -108,6 +122,7 @@ class Trust:
         if self.suspected[node] or not (self.missed[node] >= SILENT_AFTER or self.credit[node] < SUSPECTED_BELOW):
             return False
         self.suspected[node] = True
+        self.why[node] = ("is silent" if self.missed[node] >= SILENT_AFTER else "is late too often", time.time())
         return True
 
     def _pay(self, node: int, cost: float) -> None:

@@ -1,27 +1,19 @@
-"""What a node has heard and not used yet: the messages of this and the next iterations, claims, and offered states.
-
-The thread of the sockets puts frames in; the main thread waits for the messages of a round. All memory is bounded: at
-most one vector per sender, round and iteration of a short window, and one state per sender and iteration of it.
-"""
+"""Waiting for the messages of a round: for K − f in any case, and for the last ones as long as they are worth it."""
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxbyz.errors import UsageError
-from jaxbyz.federation.deadlines import SILENT_AFTER, Deadlines, Trust
-from jaxbyz.federation.frames import HELLO, STATE, VECTOR, Format, Frame, Hello, decode, decode_hello
+from jaxbyz.federation.deadlines import Deadlines
+from jaxbyz.federation.evidence import Evidence
+from jaxbyz.federation.frames import Format, Frame
+from jaxbyz.federation.mailbox import ROUNDS_KEPT, Mailbox, Position
 
-ITERATIONS_BEHIND = 2  # a node that joins keeps the messages of so many iterations before the current one
-ITERATIONS_AHEAD = 3  # frames of later iterations are discarded; who sends them is just ahead
-OFFERS = 3  # states of at most this many iterations before and after the current one are kept
 LOOK_SECONDS = 0.2  # how often a waiting node looks at the clock and at requests to stop
 QUORUM_LOG_SECONDS = 10.0
 REPEAT_SECONDS = 1.0
@@ -49,8 +41,8 @@ class Collected(NamedTuple):
     waited: float
 
 
-class Inbox:
-    """The frames of one node.
+class Inbox(Mailbox):
+    """A mailbox in which the main thread of a node waits for the messages of a round.
 
     Args:
         form: what frames look like.
@@ -60,7 +52,9 @@ class Inbox:
         log: receives one line about every suspicion and long wait.
         stop: returns whether the node should stop waiting.
         patience: seconds without K − f messages after which the node gives up.
-        repeat: called about once per second while K − f messages are missing, to send the node's own ones again.
+        want: `(position, senders, everyone)`, asks others for messages that are missing: everyone, about once per
+            second, while there are fewer than K − f messages; then f + 1 nodes, before this node gives up waiting.
+        evidence: who is excluded.
     """
 
     def __init__(
@@ -72,137 +66,16 @@ class Inbox:
         log: Callable[[str], None],
         stop: Callable[[], bool] = lambda: False,
         patience: float = 600.0,
-        repeat: Callable[[], None] = lambda: None,
+        want: Callable[[Position, list[int], bool], None] = lambda *_: None,
+        *,
+        evidence: Evidence,
     ):
-        self.form, self.index, self.faults, self.deadlines = form, index, faults, deadlines
-        self.log, self.stop, self.patience, self.repeat = log, stop, patience, repeat
+        super().__init__(form, index, faults, log, evidence)
+        self.deadlines, self.stop, self.patience, self.want = deadlines, stop, patience, want
         self.quorum = form.agents - faults  # K − f, including this node
-        self.trust = Trust(form.agents, faults)
-        self.changed = threading.Condition()
-        self.now = (0, 0)  # the iteration and round that this node works on
-        self.may_start_at = 0  # before the first iteration: the latest one that it may start at
-        self.vectors: dict[tuple[int, int], dict[int, np.ndarray]] = {}
-        self.states: dict[int, dict[int, np.ndarray]] = {}
-        self.joining = False
-        self.claims: dict[int, tuple[int, int]] = {}  # the latest position of every sender
-        self.hellos: dict[int, Hello] = {}
-        self.strangers: dict[int, str] = {}  # listed nodes with another configuration
-        self.refused: collections.Counter[str] = collections.Counter()
-        self.refused_of: collections.Counter[int] = collections.Counter()
-        self.deadline_of: dict[tuple[int, int], float] = {}  # of rounds that are over, without what credit adds
         self.judged_at = time.monotonic()
-        self.elapsed = 0.0  # between the last two rounds, in deadlines
         # Of all rounds: the longest wait for the last f nodes, and the longest time beyond the deadline, in seconds.
         self.longest_wait = self.longest_overrun = 0.0
-
-    def put(self, sender: int, data: bytes) -> Frame | None:
-        """Check a frame and keep what it says; return it if it was accepted."""
-        frame = decode(self.form, data, sender)
-        with self.changed:
-            problem = frame if isinstance(frame, str) else self._keep(frame)
-            if problem is not None:
-                self.refused[problem] += 1
-                self.refused_of[sender] += 1
-                if problem == "federation":
-                    self.strangers[sender] = "another configuration"
-                self.changed.notify_all()
-                return None
-            assert isinstance(frame, Frame)
-            self.changed.notify_all()
-            return frame
-
-    def _keep(self, frame: Frame) -> str | None:
-        """Store a frame; return in one word why it is refused, or None."""
-        sender, position = frame.sender, (frame.iteration, frame.round)
-        if frame.kind == HELLO:
-            hello = decode_hello(frame.payload)
-            self.hellos[sender] = hello
-            if hello.running:
-                self.claims[sender] = max(self.claims.get(sender, (0, 0)), (hello.newest, 0))
-            return None
-        if frame.kind == STATE:
-            if not self.joining:
-                return "unasked"
-            now = self.majority_iteration()
-            if not now - OFFERS <= frame.iteration <= now + OFFERS:
-                return "early" if frame.iteration > now else "old"
-            self.states = {t: offers for t, offers in self.states.items() if t >= now - OFFERS}
-            self.states.setdefault(frame.iteration, {}).setdefault(sender, frame.vector())
-            return None
-        if frame.kind != VECTOR:
-            return None
-        self.claims[sender] = max(self.claims.get(sender, (0, 0)), position)
-        if position in self.deadline_of and time.monotonic() <= self.deadline_of[position]:
-            if self.trust.arrived(sender, 0.0, self.elapsed):
-                self.log(f"node {sender} is in time again")
-            return "late"
-        first = self.first_useful()
-        if position < first:
-            return "old"
-        latest = max(first[0], self.may_start_at, self.majority_iteration() if self.joining else 0)
-        if frame.iteration > latest + ITERATIONS_AHEAD:
-            return "early"
-        known = self.vectors.setdefault(position, {})
-        if sender in known:
-            return "repeated"
-        known[sender] = frame.vector()
-        if self.joining:
-            self._forget_before(first)
-        return None
-
-    def first_useful(self) -> tuple[int, int]:
-        """Return the first position whose messages may still be used: where this node is, or where it will join."""
-        return max(self.now, (self.majority_iteration() - ITERATIONS_BEHIND, 0)) if self.joining else self.now
-
-    def majority_iteration(self) -> int:
-        """Return an iteration that at least one honest node has reached: the (f + 1)-th largest claim."""
-        claims = sorted((position[0] for position in self.claims.values()), reverse=True)
-        return claims[self.faults] if len(claims) > self.faults else 0
-
-    def start_between(self, earliest: int, latest: int) -> None:
-        """Keep messages from the earliest to the latest iteration that this node may start at, and a few more."""
-        self.may_start_at = latest
-        self.position(earliest, 0)
-
-    def position(self, iteration: int, round: int) -> None:
-        """Move on; messages of earlier rounds are forgotten."""
-        with self.changed:
-            self.now = (iteration, round)
-            self._forget_before(self.now)
-            self.deadline_of = {at: time for at, time in self.deadline_of.items() if at[0] >= iteration - 2}
-
-    def _forget_before(self, position: tuple[int, int]) -> None:
-        for old in [at for at in self.vectors if at < position]:
-            del self.vectors[old]
-
-    def wait_for_hellos(self, seconds: float) -> dict[int, Hello]:
-        """Wait until something arrives, for a limited time, and return the last hello of every node."""
-        with self.changed:
-            self.changed.wait(seconds)
-            return dict(self.hellos)
-
-    @contextlib.contextmanager
-    def joining_others(self) -> Iterator[None]:
-        """Accept states inside the block, and the messages of the iterations where the others are."""
-        with self.changed:
-            self.states.clear()
-            self.joining = True
-        try:
-            yield
-        finally:
-            with self.changed:
-                self.joining = False
-                self.states.clear()
-
-    def wait_for_states(self, seconds: float, earliest: int) -> dict[int, np.ndarray]:
-        """Wait until something arrives, for a limited time; return the offered states `[n, S]` per iteration."""
-        with self.changed:
-            self.changed.wait(seconds)
-            return {t: np.stack(list(rows.values())) for t, rows in self.states.items() if t >= earliest}
-
-    def count(self, iteration: int, round: int) -> int:
-        """Return how many messages of a round are here."""
-        return len(self.vectors.get((iteration, round), ()))
 
     def collect(self, iteration: int, round: int, own: np.ndarray, kind: str, started: float) -> Collected:
         """Wait for the messages of a round and return them.
@@ -229,7 +102,7 @@ class Inbox:
                 self._check_wait(here, [i for i in self._others() if i not in known], clock - begun)
                 if clock >= next_repeat:
                     next_repeat = clock + REPEAT_SECONDS
-                    self.repeat()
+                    self.want(here, [i for i in self._others() if i not in known], True)
                 if clock >= next_log:
                     next_log = clock + QUORUM_LOG_SECONDS
                     self.log(f"iteration {iteration}: waiting for {self.quorum} nodes, {len(known) + 1} are here")
@@ -238,8 +111,23 @@ class Inbox:
             self.deadlines.record(kind, begun - started, enough_at - started)
             self._wait_for_the_last(here, known, kind, enough_at)
             self.now = (iteration, round + 1)
-            del self.vectors[here]
-        return self._rows({**known, self.index: own}, time.monotonic() - begun)
+            self.past[here] = self.vectors.pop(here)
+            self.past = {at: self.past[at] for at in sorted(self.past)[-ROUNDS_KEPT:]}
+            self.find_disputes(here)
+            rows = {sender: frame.vector() for sender, frame in known.items()}
+        return self._rows({**rows, self.index: own}, time.monotonic() - begun)
+
+    def status(self) -> dict[str, Any]:
+        """Return what the status of the node says about the others."""
+        return {
+            "suspected": [i for i in range(self.form.agents) if self.trust.suspected[i]],
+            "doubts": {**self.trust.doubts(), **self.evidence.doubts()},
+            "refused": dict(self.refused),
+            "refused_of": {str(i): n for i, n in sorted(self.refused_of.items())},
+            "deadlines": {str(kind): self.deadlines.longest(kind) for kind in list(self.deadlines.own)},
+            "longest_wait": self.longest_wait,
+            "longest_overrun": self.longest_overrun,
+        }
 
     def _wait(self, seconds: float) -> None:
         """Wait until something arrives, for a limited time."""
@@ -247,18 +135,22 @@ class Inbox:
             raise Stopped
         self.changed.wait(max(seconds, 0.0))
 
-    def _wait_for_the_last(self, here: tuple[int, int], known: dict[int, np.ndarray], kind: str, begun: float) -> None:
+    def _wait_for_the_last(self, here: tuple[int, int], known: dict[int, Frame], kind: str, begun: float) -> None:
         """Wait for the last f messages, for each sender as long as it is worth waiting for, and judge the senders."""
         allowance, longest = self.deadlines.allowance(kind), self.deadlines.longest(kind)
         patience = {i: self.trust.patience(i, allowance, longest) for i in self._others() if i not in known}
         arrival: dict[int, float] = {}  # seconds of those that were waited for
+        ask_at: float | None = allowance / 2
         while True:
             waited = time.monotonic() - begun
             arrival |= {i: waited for i in patience if i in known and i not in arrival}
             left = max((patience[i] for i in patience if i not in known), default=0.0) - waited
             if left <= 0:
                 break
-            self._wait(min(LOOK_SECONDS, left))
+            if ask_at is not None and waited >= ask_at:
+                ask_at = None
+                self.want(here, [i for i in patience if i not in known and patience[i] > 0], False)
+            self._wait(min(LOOK_SECONDS, left, left if ask_at is None else ask_at - waited))
         now = time.monotonic()
         self.elapsed, self.judged_at = (now - self.judged_at) / longest, now
         for sender in self._others():
@@ -289,8 +181,7 @@ class Inbox:
         else:
             suspected = self.trust.late(sender, cost)
         if suspected:
-            why = "is silent" if self.trust.missed[sender] >= SILENT_AFTER else "is late too often"
-            self.log(f"iteration {iteration}: node {sender} {why}; no longer waiting for it")
+            self.log(f"iteration {iteration}: node {sender} {self.trust.why[sender][0]}; no longer waiting for it")
 
     def _check_wait(self, here: tuple[int, int], missing: list[int], seconds: float) -> None:
         """Raise if K − f messages of this round will not arrive."""

@@ -22,17 +22,24 @@ from jaxbyz.configuration.resolving import from_dict, to_dict
 from jaxbyz.errors import UsageError
 from jaxbyz.files import read_json, write_json
 
-FEDERATION_FORMAT = 1
+FEDERATION_FORMAT = 2
 FEDERATION_FILE, NODE_FILE, SECRET_FILE = "federation.json", "node.json", "secret.key"
 KEY_CHARACTERS = 40  # a CURVE key of 32 bytes in Z85
 ID_BYTES = 16
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One node as all others know it: where it listens (`host:port`), and its public key in Z85."""
+    """One node as all others know it.
+
+    Attributes:
+        address: where it listens, `host:port`.
+        public_key: the public key of its connections, in Z85.
+        signing_key: the public key of its signatures, in hexadecimal digits.
+    """
 
     address: str
     public_key: Annotated[str, msgspec.Meta(pattern=f"^[!-~]{{{KEY_CHARACTERS}}}$")]
+    signing_key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class FederationDescription(NamedTuple):
@@ -113,9 +120,13 @@ def write_federation(
     """Draw one key pair per address and write the folders of a new federation."""
     import zmq
 
+    from jaxbyz.federation.signatures import public_key
+
     refuse_federation(folder)
     pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in addresses]
-    members = tuple(Member(address, public) for address, (public, _) in zip(addresses, pairs, strict=True))
+    members = tuple(
+        Member(address, public, public_key(secret)) for address, (public, secret) in zip(addresses, pairs, strict=True)
+    )
     federation = FederationDescription(config, members, secrets.token_hex(16), private_randomness)
     for index, (_, secret) in enumerate(pairs):
         own = folder / node_name(index)
@@ -166,6 +177,8 @@ def read_identity(folder: Path, federation: FederationDescription) -> Identity:
     """
     import zmq
 
+    from jaxbyz.federation.signatures import public_key
+
     index = read_json(folder / NODE_FILE).get("node") if (folder / NODE_FILE).exists() else None
     if type(index) is not int or not 0 <= index < len(federation.members):
         raise UsageError(
@@ -185,6 +198,7 @@ def read_identity(folder: Path, federation: FederationDescription) -> Identity:
             public = zmq.curve_public(secret.encode()).decode()
         except (ValueError, zmq.ZMQError) as error:
             raise UsageError(f"{path}: not a private key of {KEY_CHARACTERS} characters") from error
-    if public != federation.members[index].public_key:
+    member = federation.members[index]
+    if (public, public_key(secret)) != (member.public_key, member.signing_key):
         raise UsageError(f"{path}: belongs to another public key than that of node {index} in {FEDERATION_FILE}")
     return Identity(index, public, secret)

@@ -5,9 +5,12 @@ A `Membership` does not change the state of its node. It says where the others a
 
 from __future__ import annotations
 
-import secrets
+import collections
+import random
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -16,16 +19,23 @@ import jaxbyz
 from jaxbyz.algorithms import State
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.deadlines import Deadlines
-from jaxbyz.federation.frames import ASK, HELLO, NO_NONCE, VECTOR, Format, Hello, encode, encode_vector
-from jaxbyz.federation.inbox import ITERATIONS_AHEAD, Collected, Inbox
+from jaxbyz.federation.evidence import Evidence
+from jaxbyz.federation.frames import ASK, HELLO, NO_NONCE, PROOF, WANT, Format, Frame, Hello, Writer, wanted
+from jaxbyz.federation.inbox import Collected, Inbox
 from jaxbyz.federation.keys import FederationDescription, Identity
+from jaxbyz.federation.mailbox import ITERATIONS_AHEAD, Position
 from jaxbyz.federation.settings import NodeSettings
+from jaxbyz.federation.signatures import signer, verifier
 from jaxbyz.federation.state_service import StateService
 from jaxbyz.federation.transport import Transport
+from jaxbyz.files import read_json, write_json
 
+LIFE_FILE = "life.json"
 HELLO_TICKS = 4  # between two hellos while running; before that, every tick has one
 ASK_SECONDS = 0.25  # between two requests for states
 SETTLE_SECONDS = 2.0  # after this long, fewer than K − f states may suffice
+UNHEARD_SECONDS = 3.0  # after so long, a node that nobody hears looks whether an earlier life of it was heard
+FRAMES_PER_TICK = 4  # times K: how many messages are passed on to one node per tick
 FINISH_SECONDS = 10.0  # how long a finished node stays to serve others
 
 
@@ -55,6 +65,7 @@ class Membership:
         pause: called about ten times per second while the node waits for others to appear.
         log: receives lines for people.
         stop: returns whether the node was asked to stop.
+        folder: the folder of the node, for what must outlive its process.
     """
 
     def __init__(
@@ -67,21 +78,28 @@ class Membership:
         pause: Callable[[], None],
         log: Callable[[str], None],
         stop: Callable[[], bool],
+        folder: Path,
     ):
         self.form, self.settings, self.index, self.standing = form, settings, identity.node, standing
         self.pause, self.log, self.asked_to_stop = pause, log, stop
-        self.K, self.f = federation.config.agents, federation.config.byzantine
+        self.K, self.f = federation.config.agents, federation.config.defended
+        self.life, self.version = next_life(folder), jaxbyz.__version__
+        self.writer = Writer(form, self.index, signer(identity.secret_key), self.life)
+        verify = verifier([member.signing_key for member in federation.members])
+        self.evidence = Evidence(form, self.index, verify, partial(self.writer.frame, PROOF), folder, log)
+        self.evidence.read()
         self.inbox = Inbox(
-            form, self.index, self.f, Deadlines(settings.floor), log, self.should_stop, settings.patience, self._repeat
-        )
+            form, self.index, self.f, Deadlines(settings.floor), log, self.should_stop, settings.patience, self._want,
+            evidence=self.evidence,
+        )  # fmt: skip
         queue = 4 * (1 + form.rounds) + 32
         self.transport = Transport(
             federation, identity, form.largest, queue, self._on_frame, self._on_tick, bind=settings.bind
         )
-        self.service = StateService(form, self.index, self.transport.send, settings.attack != "none")
-        self.nonce, self.version = secrets.token_bytes(8), jaxbyz.__version__
+        self.service = StateService(self.writer, self.transport.send, settings.attack != "none")
         self.ticks = self.iteration = 0
-        self.sent: list[bytes] = []  # this node's messages of the current iteration
+        self.sent: dict[Position, dict[int, bytes]] = {}  # this node's messages of two iterations, by receiver
+        self.passed_on: collections.Counter[int] = collections.Counter()  # messages to each node in this tick
 
     def __enter__(self) -> Self:
         self.transport.__enter__()
@@ -98,16 +116,55 @@ class Membership:
 
     # What the socket thread does.
 
-    def _on_frame(self, sender: int, data: bytes) -> None:
-        frame = self.inbox.put(sender, data)
-        if frame is not None and frame.kind == ASK and self.service.asked(sender):
-            for message in list(self.sent):
-                self.transport.send(sender, message)
+    @property
+    def nonce(self) -> bytes:
+        """The number of this life, as others repeat it."""
+        return self.life.to_bytes(len(NO_NONCE), "little")
+
+    def _on_frame(self, via: int, data: bytes) -> None:
+        frame = self.inbox.put(via, data)
+        while self.evidence.to_show:
+            self.transport.broadcast(self.evidence.to_show.pop())
+        if frame is None:
+            return
+        if frame.kind == ASK and self.service.asked(via):
+            for message in [*self.evidence.proofs(), *(each[via] for each in list(self.sent.values()))]:
+                self.transport.send(via, message)
+        if frame.kind == WANT:
+            self._pass_on(frame)
+
+    def _pass_on(self, frame: Frame) -> None:
+        """Send a node the messages that it misses: those of this node, and those that it has got from others."""
+        senders = wanted(frame)
+        messages = self.inbox.kept(frame.position, [i for i in senders if i not in (self.index, frame.via)])
+        own = self.sent.get(frame.position, {}).get(frame.via)
+        if own is not None and self.index in senders:
+            messages.append(own)
+        for message in messages[: max(0, FRAMES_PER_TICK * self.K - self.passed_on[frame.via])]:
+            self.passed_on[frame.via] += 1
+            self.transport.send(frame.via, message)
+
+    def _want(self, position: Position, senders: list[int], everyone: bool) -> None:
+        """Ask others for messages of a round."""
+        peers = list(self.transport.peers())
+        frame = self.writer.want(*position, senders)
+        for peer in peers if everyone else random.sample(peers, min(self.f + 1, len(peers))):
+            self.transport.send(peer, frame)
 
     def _on_tick(self) -> None:
         self.ticks += 1
+        self.passed_on.clear()
         if self.ticks % HELLO_TICKS == 0 or not self.standing().running:
             self.announce()
+            self._settle_disputes()
+
+    def _settle_disputes(self) -> None:
+        """Ask nodes that have got other messages than this one to show them, each for one of them."""
+        with self.inbox.changed:
+            disputes = {peer: (position, sender) for peer, position, sender in self.inbox.disputes}
+            self.inbox.disputes.clear()
+        for peer, (position, sender) in disputes.items():
+            self.transport.send(peer, self.writer.want(*position, [sender]))
 
     def announce(self) -> None:
         """Tell everyone who this is and where it is."""
@@ -115,23 +172,30 @@ class Membership:
             known = self.inbox.hellos.get(peer)
             heard = NO_NONCE if known is None else known.nonce
             hello = Hello(self.nonce, heard, *self.standing(), self.version)
-            self.transport.send(peer, encode(self.form, HELLO, self.index, 0, 0, hello.encode()))
+            self.transport.send(peer, self.writer.frame(HELLO, payload=hello.encode()))
 
     # Messages of an iteration.
 
     def begin(self, t: int) -> None:
-        """Forget the messages that this node sent in the iteration before."""
-        self.iteration, self.sent = t, []
+        """Forget the messages that this node sent before the iteration before this one."""
+        self.iteration, self.sent = t, {at: each for at, each in self.sent.items() if at[0] >= t - 1}
 
     def send(self, round: int, vector: np.ndarray) -> None:
         """Send a message of this round to everyone."""
-        self.sent.append(encode_vector(self.form, VECTOR, self.index, self.iteration, round, vector))
-        self.transport.broadcast(self.sent[-1])
+        position = (self.iteration, round)
+        if position not in self.sent:  # a second one, after this node joined again, would look like a lie
+            frame = self.writer.vector(*position, vector, self.inbox.tags(position))
+            self.sent[position] = dict.fromkeys(self.transport.peers(), frame)
+            self.inbox.note_own(position, frame)
+            self.transport.broadcast(frame)
 
     def send_each(self, round: int, vectors: np.ndarray) -> None:
         """Send every node its own row of `vectors`, as a liar does."""
-        for peer in self.transport.peers():
-            frame = encode_vector(self.form, VECTOR, self.index, self.iteration, round, vectors[peer])
+        position, tags = (self.iteration, round), self.inbox.tags((self.iteration, round))
+        self.sent[position] = {
+            peer: self.writer.vector(*position, vectors[peer], tags) for peer in self.transport.peers()
+        }
+        for peer, frame in self.sent[position].items():
             self.transport.send(peer, frame)
 
     def collect(self, round: int, own: np.ndarray, kind: str, started: float) -> Collected:
@@ -142,11 +206,6 @@ class Membership:
         """Return whether K − f nodes have sent what follows this round, so that they have left it."""
         following = (t, round + 1) if round < self.form.rounds else (t + 1, 0)
         return self.inbox.count(*following) >= self.inbox.quorum
-
-    def _repeat(self) -> None:
-        """Send the messages of this iteration again, because some may have been lost."""
-        for message in list(self.sent):
-            self.transport.broadcast(message)
 
     # Before the first iteration.
 
@@ -169,6 +228,8 @@ class Membership:
         while True:
             hellos = self.inbox.wait_for_hellos(0.1)
             self._refuse_mismatch(hellos, confirmed)
+            if not confirmed and time.monotonic() - begun > UNHEARD_SECONDS:
+                self._outlive(hellos)
             ready = [i for i, hello in hellos.items() if hello.heard == self.nonce]
             running = sum(hellos[i].running for i in ready)
             self.pause()
@@ -196,6 +257,14 @@ class Membership:
                 f"another process speaks as node {self.index}: nodes {_numbers(impostors)} hear it; stop one of them"
             )
         confirmed.update(i for i, hello in hellos.items() if hello.heard == self.nonce)
+
+    def _outlive(self, hellos: dict[int, Hello]) -> None:
+        """Begin a later life if an honest node has heard a later one: the disk was lost, and the clock was set back."""
+        heard = sorted((int.from_bytes(hello.heard, "little") for hello in hellos.values()), reverse=True)
+        if len(heard) > self.f and heard[self.f] > self.life:
+            self.life = heard[self.f] + 1
+            self.writer = self.service.writer = self.writer._replace(life=self.life)
+            self.evidence.prove = partial(self.writer.frame, PROOF)
 
     # States of other nodes.
 
@@ -236,7 +305,7 @@ class Membership:
         while True:
             now = time.monotonic()
             if now >= next_ask:
-                self.transport.broadcast(encode(self.form, ASK, self.index, earliest, 0))
+                self.transport.broadcast(self.writer.frame(ASK, earliest))
                 next_ask = now + ASK_SECONDS
             needed = max(self.inbox.quorum, 2 * self.f + 1) if now - begun < SETTLE_SECONDS else self.f + 1
             offered = self.inbox.wait_for_states(0.05, earliest)
@@ -258,7 +327,7 @@ class Membership:
         until = time.monotonic() + FINISH_SECONDS
         while time.monotonic() < until and not self.asked_to_stop():
             finished = [i for i, claim in self.inbox.claims.items() if claim[0] >= self.form.iterations]
-            if len(finished) == self.K - 1:
+            if len(finished) >= self.K - 1 - len(self.evidence.excluded):
                 return
             time.sleep(0.05)
 
@@ -279,3 +348,15 @@ def common_iteration(offered: list[tuple[int, int]], agents: int, faults: int) -
 
 def _numbers(nodes: list[int]) -> str:
     return ", ".join(map(str, nodes[:5])) + (" and others" if len(nodes) > 5 else "")
+
+
+def next_life(folder: Path) -> int:
+    """Return the number of this life of the node, larger than that of its last one, and keep it.
+
+    It is the time in milliseconds, so that it also grows if the folder was lost.
+    """
+    path = folder / LIFE_FILE
+    known = read_json(path).get("life") if path.exists() else 0
+    life = max(int(1000 * time.time()), 1 + known if isinstance(known, int) and 0 <= known < 2**62 else 0)
+    write_json(path, {"life": life})
+    return life

@@ -71,7 +71,9 @@ class Node:
         self.checkpoints = records.Checkpoints(folder, self.form.federation.hex())
         self.told_at = time.monotonic()
         self.status_file = records.StatusFile(folder, self.log)
-        self.others = Membership(federation, identity, self.form, settings, self.standing, self._pause, self.log, stop)
+        self.others = Membership(
+            federation, identity, self.form, settings, self.standing, self._pause, self.log, stop, folder
+        )
         self.liar: Liar | None = None
         if settings.attack != "none":
             mask = np.isin(np.arange(self.K), [self.index, *settings.accomplices])
@@ -145,7 +147,10 @@ class Node:
         self.others.offer(self.t, self.state)
         every = self.settings.checkpoint_every
         if every and self.t and self.t % every == 0:
-            self._save()
+            try:
+                self._save()
+            except UsageError as error:  # for example a full disk
+                self.log(f"{error}; going on without a checkpoint")
         self._pause()
         try:
             self._iterate()
@@ -191,9 +196,13 @@ class Node:
         """Send the estimate of this node, if it has one, and aggregate those that arrive in time."""
         kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
         lies = None if self.liar is None else partial(self.liar.gradients, state, m)
-        collected = self._send_and_collect(measured, (m, 0), v_tilde, kind, measured.message_started, lies)
-        rows, row, present = self._present(collected, v_tilde is not None)
-        own = np.nanmedian(rows, axis=0) if v_tilde is None else v_tilde
+        message = v_tilde
+        if v_tilde is not None and self.programs.send is not None:
+            sent, state = self.programs.send(state, np.int32(self.index), v_tilde)
+            message = np.asarray(sent)
+        collected = self._send_and_collect(measured, (m, 0), message, kind, measured.message_started, lies)
+        rows, row, present = self._present(collected, message is not None)
+        own = np.nanmedian(rows, axis=0) if message is None else message
         v, state = self.programs.aggregate(state, np.int32(m), np.int32(self.index), row, own, rows)
         measured.aggregated(float(v.norm), present, np.asarray(v.shares))
         return v, state
@@ -300,7 +309,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Return what `jaxbyz federation status` shows."""
-        inbox, returns = self.others.inbox, self.record.rows["returns"]
+        returns = self.record.rows["returns"]
         finite = returns[np.isfinite(returns)]
         return {
             "node": self.index,
@@ -310,12 +319,7 @@ class Node:
             "attack": self.settings.attack,
             "rejoined": self.rejoined,
             "return": float(finite[-1]) if len(finite) else None,
-            "suspected": [i for i in range(self.K) if inbox.trust.suspected[i]],
-            "refused": dict(inbox.refused),
-            "refused_of": {str(i): n for i, n in sorted(inbox.refused_of.items())},
-            "deadlines": {str(kind): inbox.deadlines.longest(kind) for kind in list(inbox.deadlines.own)},
-            "longest_wait": inbox.longest_wait,
-            "longest_overrun": inbox.longest_overrun,
+            **self.others.inbox.status(),
             **vars(self.others.transport.traffic),
         }
 

@@ -8,12 +8,15 @@ from jaxbyz.algorithms.settings import Ascent, Federation
 from jaxbyz.configuration.config import FIELDS, Config, PolicyChoice, RunLength, StartAndResult, TaskOptions
 from jaxbyz.errors import UsageError
 from jaxbyz.policies.options import NetworkOptions
+from jaxbyz.protocol.momentum import WorkerMomentum
 from jaxbyz.sampling.settings import Sampling
 
 # Records of options whose meaning carries over to separate processes. Any other option must have its default value.
-RECORDS = (TaskOptions, RunLength, Federation, Sampling, Ascent, PolicyChoice, NetworkOptions, StartAndResult)
+RECORDS = (
+    TaskOptions, RunLength, Federation, Sampling, Ascent, WorkerMomentum, PolicyChoice, NetworkOptions, StartAndResult
+)  # fmt: skip
 SUPPORTED = {field.name for record in RECORDS for field in dataclasses.fields(record)}
-SUPPORTED -= {"assumed_byzantine", "local_eta"}
+SUPPORTED -= {"local_eta"}
 
 
 def check_supported(config: Config) -> None:
@@ -27,10 +30,11 @@ def check_supported(config: Config) -> None:
         raise UsageError(f"algorithm={config.algorithm}: a federation of processes runs decbyzpg or dec-page-pg")
     if config.agents < 2:
         raise UsageError(f"agents={config.agents}: a federation has at least 2 nodes")
-    if config.agents < 2 * config.byzantine + 2:
+    if config.agents < 2 * config.defended + 2:
+        name = "byzantine" if config.assumed_byzantine is None else "assumed_byzantine"
         raise UsageError(
-            f"byzantine={config.byzantine}: a node that joins needs the states of 2f + 1 = {2 * config.byzantine + 1} "
-            f"other nodes; with agents={config.agents}, byzantine is at most {(config.agents - 2) // 2}"
+            f"{name}={config.defended}: a node that joins needs the states of 2f + 1 = {2 * config.defended + 1} "
+            f"other nodes; with agents={config.agents}, {name} is at most {(config.agents - 2) // 2}"
         )
     if config.seeds != 1:
         raise UsageError(f"seeds={config.seeds}: a federation of processes trains one seed")

@@ -22,6 +22,7 @@ from jaxbyz.federation.frames import Format
 from jaxbyz.federation.keys import FederationDescription
 from jaxbyz.federation.state_vectors import layout_of
 from jaxbyz.protocol.agreements import agree_once
+from jaxbyz.protocol.channel_options import make_channel
 from jaxbyz.protocol.exchange import copies, receive, round_keys
 from jaxbyz.protocol.iteration import Iteration, iteration_keys
 from jaxbyz.protocol.placement import OnePlace, Places
@@ -54,6 +55,8 @@ class NodePrograms(NamedTuple):
         start: the state before the first iteration, the same for all nodes.
         sample: `(State, coin, index) -> (Drawn, State)`, line 5 of Algorithm 2.
         estimate: `(Drawn, θ [1, D], m) -> Sampled`, line 6.
+        send: `(State, index, ṽ [D]) -> (message [D], State)`, what the node sends in the place of an estimate; None for
+            the estimate itself.
         aggregate: `(State, m, index, row, own [D], messages [n, D]) -> (Aggregate, State)`, line 7. `own` is the
             estimate of this node and `row` its row among the n ≤ K messages that arrived, −1 if it has none.
         optimise: `(State, coin, index, v [1, D], own [1, D]) -> State`, line 8.
@@ -71,6 +74,7 @@ class NodePrograms(NamedTuple):
     start: State
     sample: Callable[..., tuple[Drawn, State]]
     estimate: Callable[..., Sampled]
+    send: Callable[..., tuple[Array, State]] | None
     aggregate: Callable[..., tuple[Aggregate, State]]
     optimise: Callable[..., State]
     agree: Callable[..., jax.Array]
@@ -108,6 +112,13 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
     def sample(state: State, coin: Array, index: Array) -> tuple[Drawn, State]:
         return agents.sample(now(state, index, coin), state)
 
+    sender = make_channel(settings, 1)  # what one agent does with its own messages
+
+    def send(state: State, index: Array, v_tilde: Array) -> tuple[Array, State]:
+        this = now(state, index)
+        messages, memory = sender.send(this._replace(mask=this.mask[index][None]), v_tilde[None], state.channel)
+        return messages[0], state._replace(channel=memory)
+
     def aggregate(
         state: State, m: Array, index: Array, row: Array, own: Array, messages: Array
     ) -> tuple[Aggregate, State]:
@@ -124,13 +135,15 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
 
     def init(key: PRNGKeyArray) -> State:
         state = algorithm.init(key, Places(K, K))  # one agent per place
-        return state._replace(private=initial_private(sampling, state.key, 1))
+        private = initial_private(sampling, state.key, 1)
+        return state._replace(private=private, channel=sender.init(1, algorithm.policy.size))
 
     return NodePrograms(
         plan=plan,
         start=jax.jit(init)(plan.keys[0]),
         sample=jax.jit(sample),
         estimate=jax.jit(sampling.estimate),
+        send=jax.jit(send) if settings.momentum else None,
         aggregate=jax.jit(aggregate),
         optimise=jax.jit(optimise),
         agree=jax.jit(agree),
@@ -157,7 +170,7 @@ def _sizes(rules: list[Rule], config: Config, D: int) -> frozenset[int]:
         shapes = [jax.eval_shape(lambda size=size: rule.init(size, D)) for size in (n, config.agents)]
         return rule.graph is None and shapes[0] == shapes[1]
 
-    candidates = range(config.agents - config.byzantine, config.agents)
+    candidates = range(config.agents - config.defended, config.agents)
     return frozenset(n for n in candidates if all(fits(rule, n) for rule in rules)) | {config.agents}
 
 
@@ -177,6 +190,8 @@ def warm_up(programs: NodePrograms, index: int) -> None:
     state, coin, zero, index_ = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0), np.int32(index)
     drawn, state = programs.sample(state, coin, index_)
     jax.block_until_ready(programs.estimate(drawn, state.parameters, zero))
+    if programs.send is not None:
+        jax.block_until_ready(programs.send(state, index_, state.parameters[0]))
     for n in programs.sizes:
         zeros: Any = np.zeros((n, state.parameters.shape[1]), np.float32)
         v, after = programs.aggregate(state, zero, index_, zero, zeros[0], zeros)

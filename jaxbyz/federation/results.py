@@ -11,7 +11,7 @@ from jaxbyz.algorithms import Metrics
 from jaxbyz.configuration.config import Config
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.keys import FEDERATION_FILE, NODE_FILE, node_name, read_federation
-from jaxbyz.federation.status import read_status
+from jaxbyz.federation.status import read_status, trust_lines
 from jaxbyz.files import read_arrays
 from jaxbyz.runs.run_folder import RunData, is_finished, load_run
 
@@ -54,7 +54,8 @@ def load_federation(folder: str | Path) -> RunData:
         name: np.stack([_of_agent(runs, honest, k).policy[name][0, 0] for k in range(K)])[None]
         for name in ("last", "sampled", "best")
     }
-    return RunData(folder, federation.config, metrics, policy, runs[0].environment)
+    trust = trust_lines([read_status(folder / node_name(i), i) for i in range(K)])
+    return RunData(folder, federation.config, metrics, policy, runs[0].environment, {"trust": trust})
 
 
 def _parameters(folder: Path) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxbyz.algorithms import State
-from jaxbyz.federation.frames import STATE, Format, encode_vector
+from jaxbyz.federation.frames import Writer
 from jaxbyz.federation.state_vectors import to_vector
 
 BOUNDARIES_SERVED = 3  # a node that asked gets the states of this many iterations
@@ -22,14 +22,13 @@ class StateService:
     The thread of the sockets calls `asked`; the main thread calls `serve`.
 
     Args:
-        form: what frames look like.
-        index: the number of this node.
+        writer: makes frames.
         send: `(peer, frame) -> None`.
         lies: whether to send noise instead.
     """
 
-    def __init__(self, form: Format, index: int, send: Callable[[int, bytes], None], lies: bool):
-        self.form, self.index, self.send, self.lies = form, index, send, lies
+    def __init__(self, writer: Writer, send: Callable[[int, bytes], None], lies: bool):
+        self.writer, self.send, self.lies = writer, send, lies
         self.states: dict[int, State] = {}  # of the newest iterations
         self.followers: dict[int, int] = {}  # nodes that asked, and the iterations until they are forgotten
         self.answered: dict[tuple[int, int], float] = {}  # when a node got the state of an iteration
@@ -61,5 +60,5 @@ class StateService:
         vector = to_vector(state)
         if self.lies:
             vector = np.random.default_rng().normal(0, 1e3, vector.shape)
-        self.send(peer, encode_vector(self.form, STATE, self.index, iteration, 0, vector))
+        self.send(peer, self.writer.state(iteration, vector))
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,27 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 Text = Annotated[str, msgspec.Meta(pattern="^[ -~−]*$", max_length=200)]
 
 
+class Doubt(msgspec.Struct, omit_defaults=True):
+    """What a node says about another one that it does not trust.
+
+    Attributes:
+        state: whether it is only not waited for, or not heard either.
+        why: in words.
+        since: in seconds since 1970.
+        iteration, round: of the messages that prove it.
+        proof: whether there is a proof that everybody can check, in the folder `proofs` of the node.
+        shown_by: the node that showed the proof.
+    """
+
+    state: Literal["suspected", "excluded"]
+    why: Text
+    since: Annotated[float, msgspec.Meta(ge=0, le=2**40)]
+    iteration: Count | None = None
+    round: Count | None = None
+    proof: bool = False
+    shown_by: Number | None = None
+
+
 class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A status as a node writes it. Whatever else is in the file is not shown.
 
@@ -34,6 +56,7 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
         rejoined: how often it took the state of the others.
         latest_return: its latest mean return.
         suspected: the nodes that it does not wait for.
+        doubts: why, and since when, by node.
         refused: how many frames it refused, by reason.
         refused_of: the same, by sender.
         deadlines: how long it waits for the last messages, in seconds, by kind of round.
@@ -50,6 +73,7 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     rejoined: Count | msgspec.UnsetType = msgspec.UNSET
     latest_return: float | None = msgspec.field(default=None, name="return")
     suspected: tuple[Number, ...] = ()
+    doubts: dict[Text, Doubt] = {}
     refused: dict[Text, Count] = {}
     refused_of: dict[Text, Count] = {}
     deadlines: dict[Text, float] = {}
@@ -83,3 +107,20 @@ def read_status(folder: Path, node: int) -> dict[str, Any]:
     if status.phase in ALIVE and time.time() - status.time > SILENT_SECONDS and not is_locked(folder):
         status.phase = "killed"
     return dict(msgspec.to_builtins(status))
+
+
+def trust_lines(statuses: Sequence[dict[str, Any]]) -> list[str]:
+    """Return sentences about the nodes that others suspect or have excluded: why, by which proof, and since when."""
+    found: dict[tuple[str, str, str, str], list[tuple[int, float]]] = {}
+    for status in statuses:
+        for node, doubt in status.get("doubts", {}).items():
+            proof = f", iteration {doubt['iteration']}, round {doubt['round']}" if "iteration" in doubt else ""
+            proof += f" (proof: proofs/{node}.bin in the folder of the node)" if doubt.get("proof") else ""
+            by = found.setdefault((node, doubt["state"], doubt["why"], proof), [])
+            by.append((status["node"], doubt["since"]))
+    lines = []
+    for (node, state, why, proof), by in sorted(found.items()):
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(at for _, at in by)))
+        who = ", ".join(str(number) for number, _ in by)
+        lines.append(f"node {node} is {state} by {who}: {why}{proof}, since {since}")
+    return lines

@@ -27,7 +27,8 @@ def findings(runs: Sequence[FinishedRun]) -> list[str]:
         failures += _failures(cells, attack, level)
     if np.isinf(level):
         failures.append("No run ended better than the untrained policy.")
-    return [*sentences, *failures, *_weights(runs)]
+    trust = [f"{line}." for run in runs for line in getattr(run, "record", {}).get("trust", ())]  # of federations
+    return [*sentences, *failures, *_weights(runs), *trust]
 
 
 def _result(method: str, cell: SeedValues) -> str:

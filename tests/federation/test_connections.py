@@ -9,12 +9,12 @@ import time
 
 import numpy as np
 import pytest
-from federation_helpers import small_config
+from federation_helpers import small_config, unsigned
 
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import frames, keys, launcher
 from jaxbyz.federation.connections import MOST_PER_NODE, MOST_UNKNOWN
-from jaxbyz.federation.frames import ASK, HELLO, VECTOR, Format, decode, encode, encode_vector
+from jaxbyz.federation.frames import ASK, HELLO, Format, decode
 from jaxbyz.federation.transport import CONNECTIONS_PER_MINUTE, Transport
 
 zmq = pytest.importorskip("zmq")
@@ -76,7 +76,7 @@ def test_outsiders_are_not_heard(folder):
     a, b = Ear(folder, 0), Ear(folder, 1)
     member = a.federation.members[0]
     host, port = member.address.split(":")
-    good = encode_vector(FORM, VECTOR, 1, 0, 0, VECTORS)
+    good = unsigned(FORM, 1).vector(0, 0, VECTORS)
     other = a.federation.members[1].public_key.encode()
     with a.transport, contextlib.ExitStack() as stack:
         pairs = [
@@ -131,7 +131,7 @@ def test_frames_of_several_parts_are_not_accepted(folder):
     member = a.federation.members[0]
     pair = (identity.public_key.encode(), identity.secret_key.encode())
     with a.transport, outsider(member.address, member.public_key, pair) as push:
-        push.send_multipart([encode(FORM, ASK, 1, 0, 0), b"more"])
+        push.send_multipart([unsigned(FORM, 1).frame(ASK), b"more"])
         assert a.wait(1) == [(1, b"")]
     assert decode(FORM, b"", 1) == "short" and HELLO in frames.KINDS
 

@@ -21,6 +21,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.federation import keys, launcher
 from jaxbyz.federation.records import Checkpoints, NodeRecord, StatusFile
 from jaxbyz.federation.results import load_federation
+from jaxbyz.report.findings import findings
 from jaxbyz.runs import run_folder
 from jaxbyz.runs.folder_lock import lock_folder
 from jaxbyz.runs.plan import make_plan
@@ -58,6 +59,23 @@ def test_a_strange_status_is_unreadable(folder, capsys, text):
     assert main(["report", str(folder)]) == 2
     error = capsys.readouterr().err
     assert "no honest node has finished" in error and error.count("\n") == 1
+
+
+def test_the_status_says_who_is_not_trusted_why_and_since_when(folder, capsys):
+    suspected = {"state": "suspected", "why": "is silent", "since": 1e9}
+    excluded = {"state": "excluded", "why": "two different messages for one round", "since": 1e9, "iteration": 12,
+                "round": 1, "proof": True, "shown_by": 0}  # fmt: skip
+    for node, doubts in ((0, {"2": excluded}), (1, {"2": excluded, "0": suspected})):
+        status = {**GOOD, "node": node, "doubts": doubts}
+        (folder / f"node-{node:02d}" / "status.json").write_text(json.dumps(status))
+    assert main(["federation", "status", str(folder)]) == 0
+    output = capsys.readouterr().out
+    assert "node 0 is suspected by 1: is silent, since 2001-09-" in output
+    why = "two different messages for one round, iteration 12, round 1"
+    proof = "(proof: proofs/2.bin in the folder of the node), since 2001-09-"
+    assert f"node 2 is excluded by 0, 1: {why} {proof}" in output
+    (folder / "node-00" / "status.json").write_text(json.dumps({**GOOD, "doubts": {"2": {**excluded, "why": "\x1b["}}}))
+    assert launcher.statuses(folder)[0]["phase"] == "unreadable status"
 
 
 def test_a_status_that_is_no_file_is_unreadable(folder):
@@ -174,13 +192,17 @@ def write_nodes(finished, folder, config):
         run_folder.write_start(own, config)
         run_folder.write_results(own, metrics, policy)
         np.savez(own / "parameters.npz", parameters=np.zeros((T, D), np.float32))
-        (own / "status.json").write_text(json.dumps({**GOOD, "node": i, "phase": "finished"}))
+        doubts = {"2": {"state": "suspected", "why": "is silent", "since": 1e9}} if i == 1 else {}
+        (own / "status.json").write_text(json.dumps({**GOOD, "node": i, "phase": "finished", "doubts": doubts}))
 
 
 def test_strange_results_of_a_node_are_one_line(finished, folder, config):
     metrics, one = finished
     write_nodes(finished, folder, config)
-    assert load_federation(folder).metrics["returns"].shape == metrics["returns"].shape
+    run = load_federation(folder)
+    assert run.metrics["returns"].shape == metrics["returns"].shape
+    (line,) = run.record["trust"]
+    assert "node 2 is suspected by 1: is silent" in line and findings([run])[-1] == f"{line}."
     own = folder / "node-01"
 
     def huge():
