@@ -61,7 +61,7 @@ def owner(config: Config) -> str:
 def save(folder: Path, config: Config, checkpoint: Checkpoint) -> None:
     """Write a checkpoint and remove all but the newest `KEEP`; all processes must call it."""
     done, runs, history, policy = checkpoint
-    arrays = to_arrays(runs)
+    arrays = runs if isinstance(runs, dict) else to_arrays(runs)  # several processes gather them once
     on_first_process(lambda: write(folder, config, done, arrays, history, policy))
 
 
