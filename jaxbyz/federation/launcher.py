@@ -29,6 +29,7 @@ from jaxbyz.registry import Registry, import_options
 from jaxbyz.runs.run_folder import is_finished
 
 FIRST_NODE_SECONDS = 300.0  # how long the first node may take to compile the programs for all
+LIARS_SECONDS = 15.0  # how long others may take to finish when the honest nodes have
 LOG_FILE = "log.txt"
 LOG_TAIL = 4096  # bytes in which the last line is looked for
 # Many processes share the cores, so none of them should use several.
@@ -172,7 +173,8 @@ def run_all(
             if index == order[0]:
                 _wait_until_ready(folder, index, processes[index], stop)
         log(f"{len(processes)} nodes started; `jaxbyz federation status {folder}` shows where they are")
-        return _wait_for_end(processes, folder, stop, log)
+        honest = {index for index in processes if "--attack" not in options[index]}
+        return _wait_for_end(processes, honest, folder, stop, log)
     finally:
         end_processes(list(processes.values()))
 
@@ -187,18 +189,26 @@ def _wait_until_ready(folder: Path, index: int, process: subprocess.Popen[bytes]
 
 
 def _wait_for_end(
-    processes: dict[int, subprocess.Popen[bytes]], folder: Path, stop: Callable[[], int], log: Callable[[str], None]
+    processes: dict[int, subprocess.Popen[bytes]],
+    honest: set[int],
+    folder: Path,
+    stop: Callable[[], int],
+    log: Callable[[str], None],
 ) -> int:
-    """Wait for all processes, or until a signal asks to stop."""
+    """Wait for all processes of honest nodes, and a while for the others, or until a signal asks to stop."""
     told: set[int] = set()
+    honest_until: float | None = None
     while True:
         for index, process in processes.items():
             ended = process.poll()
             if ended is not None and index not in told and (ended or not is_finished(folder / node_name(index))):
                 told.add(index)
                 log(f"node {index} ended with code {process.returncode}: {last_line(folder / node_name(index))}")
-        if all(process.poll() is not None for process in processes.values()):
-            return int(bool(told))
+        if all(processes[index].poll() is not None for index in honest):
+            honest_until = honest_until or time.monotonic()
+            late = time.monotonic() - honest_until > LIARS_SECONDS
+            if late or all(process.poll() is not None for process in processes.values()):
+                return int(bool(told & honest))
         if number := stop():
             return 128 + number
         time.sleep(0.2)

@@ -100,6 +100,7 @@ class Membership:
         self.ticks = self.iteration = 0
         self.sent: dict[Position, dict[int, bytes]] = {}  # this node's messages of two iterations, by receiver
         self.passed_on: collections.Counter[int] = collections.Counter()  # messages to each node in this tick
+        self.disputed: set[int] = set()  # nodes that were asked in this tick to show what they have got
 
     def __enter__(self) -> Self:
         self.transport.__enter__()
@@ -112,6 +113,8 @@ class Membership:
         """Return whether the node was asked to stop; raise the error of the socket thread if that has failed."""
         if self.transport.failure is not None:
             raise self.transport.failure
+        if (own := self.evidence.excluded.get(self.index)) is not None:
+            raise UsageError(f"the others have a proof against this node and exclude it for good: {own.reason}")
         return self.asked_to_stop()
 
     # What the socket thread does.
@@ -154,17 +157,19 @@ class Membership:
     def _on_tick(self) -> None:
         self.ticks += 1
         self.passed_on.clear()
+        self.disputed.clear()
         if self.ticks % HELLO_TICKS == 0 or not self.standing().running:
             self.announce()
-            self._settle_disputes()
 
     def _settle_disputes(self) -> None:
-        """Ask nodes that have got other messages than this one to show them, each for one of them."""
+        """Ask nodes that have got other messages than this one to show them, each for one of them per tick."""
         with self.inbox.changed:
             disputes = {peer: (position, sender) for peer, position, sender in self.inbox.disputes}
             self.inbox.disputes.clear()
         for peer, (position, sender) in disputes.items():
-            self.transport.send(peer, self.writer.want(*position, [sender]))
+            if peer not in self.disputed:
+                self.disputed.add(peer)
+                self.transport.send(peer, self.writer.want(*position, [sender]))
 
     def announce(self) -> None:
         """Tell everyone who this is and where it is."""
@@ -200,7 +205,9 @@ class Membership:
 
     def collect(self, round: int, own: np.ndarray, kind: str, started: float) -> Collected:
         """Wait for the messages of this round; arguments and exceptions as in `Inbox.collect`."""
-        return self.inbox.collect(self.iteration, round, own, kind, started)
+        collected = self.inbox.collect(self.iteration, round, own, kind, started)
+        self._settle_disputes()
+        return collected
 
     def is_over(self, t: int, round: int) -> bool:
         """Return whether K − f nodes have sent what follows this round, so that they have left it."""
