@@ -122,14 +122,15 @@ def make_rule(
     name, given = parse_spec(last)
     entry = aggregators[name]
     check_limits(limits_of_rule(rule, agents, byzantine), unsafe)
-    parts = []
-    for text in before:
+    parts = [entry.build(agents, byzantine, **{**given, **options})]
+    for text in reversed(before):
         pre_name, pre_options = parse_spec(text)
         before_it = pre_aggregators[pre_name]
         if entry.limit is not None and "alpha_max" in inspect.signature(before_it.factory).parameters:
             pre_options.setdefault("alpha_max", float(entry.limit))  # buckets must not exceed the aggregator's limit
-        parts.append(before_it.build(agents, byzantine, **pre_options))
-    return chain(*parts, entry.build(agents, byzantine, **{**given, **options}))
+        built = before_it.build(agents, byzantine, **pre_options)
+        parts = [built, *parts] if isinstance(built, Rule) else [built(chain(*parts))]
+    return chain(*parts)
 
 
 def checked_rule(rule: Rule | str | Callable[..., Array], agents: int, byzantine: int, size: int) -> Rule:

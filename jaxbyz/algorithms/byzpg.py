@@ -16,10 +16,9 @@ from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, mak
 from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.followed_scales import refuse_followed_scales
 from jaxbyz.algorithms.metrics import Measured, transferred_with_server
-from jaxbyz.algorithms.rounds import Exchange, Parts, Received, make_parts, make_step, repeat
+from jaxbyz.algorithms.rounds import Exchange, Parts, Received, gradient_rule, make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.algorithms.traits import RARELY_READ, Traits, algorithm
-from jaxbyz.components import checked_rule
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
@@ -99,7 +98,7 @@ def server_algorithm(
     """
     refuse_followed_scales(policy)
     K, D, parts = settings.agents, policy.size, make_parts(settings)
-    rule = checked_rule(settings.rule, parts.channel.voters, settings.defended, D)
+    rule = gradient_rule(settings, parts.channel, D)
     server_alone = settings.small_batches != "workers" and not settings.always_large
     if settings.uses_critic and server_alone:
         raise UsageError("baseline=critic: the server samples small batches and has no critic; use p=1")

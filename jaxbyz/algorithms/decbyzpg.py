@@ -14,10 +14,20 @@ from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.followed_scales import with_followed_scales
 from jaxbyz.algorithms.local_steps import with_local_steps
 from jaxbyz.algorithms.metrics import Measured, finite_rows, transferred_between_agents
-from jaxbyz.algorithms.rounds import Agree, Exchange, Parts, Protocol, Received, make_parts, make_step, repeat
+from jaxbyz.algorithms.rounds import (
+    Agree,
+    Exchange,
+    Parts,
+    Protocol,
+    Received,
+    gradient_rule,
+    make_parts,
+    make_step,
+    repeat,
+)
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.algorithms.traits import Traits, algorithm
-from jaxbyz.components import checked_rule, make_agreement
+from jaxbyz.components import make_agreement
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
@@ -97,7 +107,7 @@ class Composition(NamedTuple):
 def compose(environment: Environment, policy: Policy, settings: Settings) -> Composition:
     """Build what Algorithm 2 is composed of."""
     D, parts = policy.size, make_parts(settings)
-    rule = checked_rule(settings.rule, parts.channel.voters, settings.defended, D)
+    rule = gradient_rule(settings, parts.channel, D)
     agreement = checked_agreement(settings, parts.channel.present, D)
     if agreement is not None and agreement.rule.committee is not None:
         check_committees(parts, D)

@@ -13,8 +13,9 @@ from jaxbyz.algorithms.base import State
 from jaxbyz.algorithms.metrics import Measured, Metrics, Transferred, iteration_metrics
 from jaxbyz.algorithms.settings import Settings
 from jaxbyz.attacks import Attack, Interference
-from jaxbyz.components import make_attack
+from jaxbyz.components import checked_rule, make_attack
 from jaxbyz.environments import Environment
+from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import Agreed
 from jaxbyz.protocol.channel import Channel
 from jaxbyz.protocol.channel_options import make_channel
@@ -22,6 +23,7 @@ from jaxbyz.protocol.exchange import Adversary
 from jaxbyz.protocol.iteration import Iteration, iteration_keys
 from jaxbyz.protocol.placement import Places
 from jaxbyz.protocol.schedules import Schedule, schedules
+from jaxbyz.rules import Rule
 from jaxbyz.sampling.page import Sampled
 
 
@@ -62,6 +64,20 @@ def make_parts(settings: Settings) -> Parts:
     K, f, schedule = settings.agents, settings.byzantine, settings.schedule
     built = schedules[schedule].build(K, f) if isinstance(schedule, str) else schedule
     return Parts(make_channel(settings, K), make_attack(settings.attack, K, f), built)
+
+
+def gradient_rule(settings: Settings, channel: Channel, D: int) -> Rule:
+    """Build the rule for gradients.
+
+    Raises:
+        UsageError: if it does not fit the number of messages, or remembers senders some of whom are not heard.
+    """
+    rule = checked_rule(settings.rule, channel.voters, settings.defended, D)
+    if rule.remembers_senders and channel.voters < settings.agents:
+        raise UsageError(
+            f"aggregator={settings.aggregator!r}: remembers every sender; use participation=1 or absent=cached"
+        )
+    return rule
 
 
 class Received(NamedTuple):

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from jaxbyz.attacks.against_memory import budget, discredit, downhill, scattered, sleeper
 from jaxbyz.attacks.alie import alie
 from jaxbyz.attacks.avg_zero import avg_zero
 from jaxbyz.attacks.base import (
@@ -61,6 +62,12 @@ attacks.add("min-sum", min_sum, "as far from the honest mean as the largest hone
 attacks.add("normalized", normalized, "turns the aggregate furthest from its own direction")
 attacks.add("drift", drift, "pushes against the first honest gradient for ever, within the honest distances")
 attacks.add("coupled-alie", coupled_alie, "ALIE that always pushes against what has been learnt so far")
+attacks.add("turning-drift", partial(drift, period=5), "drift that chooses its direction anew every 5 iterations")
+attacks.add("downhill", downhill, "the negative honest mean at the median length of honest messages")
+attacks.add("budget", budget, "harms exactly as long as a rule with memory trusts the sender")
+attacks.add("discredit", discredit, "makes a rule with memory distrust honest senders, and harms meanwhile")
+attacks.add("scattered", scattered, "downhill with a deviation of every sender's own, so that liars are not alike")
+attacks.add("sleeper", sleeper, "behaves until it is trusted, then pushes downhill")
 attacks.add("gaussian", gaussian, "N(0, 200²) noise, the same for all receivers")
 attacks.add("zero", zero, "sends zero")
 attacks.add("inf", inf, "sends infinity")
@@ -77,10 +84,10 @@ attacks.add("gradient-found", gradient_found, "found by gradient ascent through 
 attacks.add("learned", learned, "a network trained by `jaxbyz adversary`, from a file")
 
 __all__ = [
-    "Attack", "Interference", "View", "alie", "attacks", "avg_zero", "constant_action", "coupled_alie", "dissensus",
-    "drift", "fedpg_br", "fedpg_br_noise", "from_function", "gaussian", "gradient_found", "honest_mean",
-    "honest_std", "inf", "ipm", "large_noise", "learned", "mimic", "mimic_warmup", "min_max", "min_sum", "nan",
-    "no_attack", "normalized", "on_messages", "opt_alie", "opt_ipm", "random_action", "reward_flip",
-    "reward_poison", "reward_shuffle", "rule_output", "sent_by_all", "sign_flip", "spectral", "with_forged_rows",
-    "zero",
+    "Attack", "Interference", "View", "alie", "attacks", "avg_zero", "budget", "constant_action", "coupled_alie",
+    "discredit", "dissensus", "downhill", "drift", "fedpg_br", "fedpg_br_noise", "from_function", "gaussian",
+    "gradient_found", "honest_mean", "honest_std", "inf", "ipm", "large_noise", "learned", "mimic", "mimic_warmup",
+    "min_max", "min_sum", "nan", "no_attack", "normalized", "on_messages", "opt_alie", "opt_ipm", "random_action",
+    "reward_flip", "reward_poison", "reward_shuffle", "rule_output", "scattered", "sent_by_all", "sign_flip", "sleeper",
+    "spectral", "with_forged_rows", "zero",
 ]  # fmt: skip

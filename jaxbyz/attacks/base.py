@@ -34,6 +34,8 @@ class View(NamedTuple):
         random: whether the rule draws random numbers, so that its effect should be averaged over keys.
         weights: `[K, K]`, the mixing weights W (receiver, sender) of the graph; None for all-to-all.
         rotates: whether rotating all messages rotates what the rule returns.
+        state: the state of the rule, as agent 0 or the server holds it.
+        senders: what the rule remembers of the senders (`jaxbyz.rules.memory.SenderMemory`), if it does.
     """
 
     messages: Float[Array, "K D"]
@@ -45,6 +47,8 @@ class View(NamedTuple):
     random: bool = False
     weights: Array | None = None
     rotates: bool = False
+    state: Any = ()
+    senders: Any = None
 
     @property
     def averages_over_keys(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxbyz.attacks.alie import alie_z
 from jaxbyz.attacks.base import Attack, MessageKind, View, same_row
@@ -30,7 +30,7 @@ def _no_trend(K: int, D: int) -> Trend:
     return Trend(jnp.zeros(D), jnp.int32(0))
 
 
-def drift(*, fraction: float = 1.0, on: MessageKind = "gradients") -> Attack:
+def drift(*, fraction: float = 1.0, period: int = 0, on: MessageKind = "gradients") -> Attack:
     """Push against the first honest gradient for ever, never farther out than two honest messages are apart.
 
     With p = −unit(μ_0), where μ_0 is the honest mean of the first iteration, every Byzantine agent sends
@@ -39,17 +39,23 @@ def drift(*, fraction: float = 1.0, on: MessageKind = "gradients") -> Attack:
 
     Args:
         fraction: how much of the largest unsuspicious distance is used, in (0, 1].
+        period: after how many iterations the direction is chosen anew; 0 for never.
     """
     check_value("drift: fraction", fraction, 0 < fraction <= 1, "above 0 and at most 1")
+    check_value("drift: period", period, period >= 0, "at least 0")
+
+    def begins(view: View) -> Bool[Array, ""]:
+        """Whether the direction is that of this message."""
+        return (view.memory.iterations == 0) | (view.step % period == 0 if period else False)
 
     def remember(view: View) -> Trend:
         first = unit(honest_mean(view.messages, view.mask))
         old: Trend = view.memory
-        return Trend(jnp.where(old.iterations == 0, first, old.direction), old.iterations + 1)
+        return Trend(jnp.where(begins(view), first, old.direction), old.iterations + 1)
 
     def row(view: View) -> Array:
         mean, memory = honest_mean(view.messages, view.mask), view.memory
-        direction = jnp.where(memory.iterations == 0, unit(mean), memory.direction)
+        direction = jnp.where(begins(view), unit(mean), memory.direction)
         return mean + fraction * (min_max_row(view, -direction) - mean)
 
     return same_row(row, on, init=_no_trend, remember=remember)

@@ -26,7 +26,7 @@ from jaxbyz.protocol.channel_options import make_channel
 from jaxbyz.protocol.exchange import copies, receive, round_keys
 from jaxbyz.protocol.iteration import Iteration, iteration_keys
 from jaxbyz.protocol.placement import OnePlace, Places
-from jaxbyz.rules import Rule, check_rule
+from jaxbyz.rules import Rule, check_rule, within_batch
 from jaxbyz.runs.plan import Plan, make_plan
 from jaxbyz.sampling.page import Drawn, Sampled
 
@@ -123,7 +123,8 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
         state: State, m: Array, index: Array, row: Array, own: Array, messages: Array
     ) -> tuple[Aggregate, State]:
         keys, rule_state = round_keys(now(state, index, m=m).keys.gradients), jax.tree.map(itemgetter(0), state.rules)
-        v = receive(keys, rule, rule_state, messages, own, index, row)
+        heard = within_batch(rule, m == 0)
+        v = receive(keys, heard, rule_state, messages, own, index, row)
         return Aggregate(v.rows[None], jnp.linalg.norm(v.rows), v.shares), state._replace(rules=copies(v.state, 1))
 
     def optimise(state: State, coin: Array, index: Array, v: Array, own: Array) -> State:

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import FLOAT_BYTES
-from jaxbyz.rules.base import Rule
+from jaxbyz.rules.base import Rule, within_batch
 
 
 class Channel(NamedTuple):
@@ -67,7 +67,7 @@ def direct_channel(agents: int) -> Channel:
         begin=lambda now: now,
         init=lambda K, D: (),
         send=lambda now, gradients, memory: (gradients, memory),
-        hear_gradients=lambda now, rule, memory: rule,
+        hear_gradients=lambda now, rule, memory: within_batch(rule, now.number == 0),
         hear_parameters=lambda now, rule: rule,
         voters=agents,
         present=agents,

@@ -15,6 +15,7 @@ from jaxbyz.attacks.base import Forge, Memory, View
 from jaxbyz.protocol.committees import draw_committees, scatter_outcomes
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState
+from jaxbyz.rules.memory import senders_of
 
 COMMITTEES_AT_ONCE = 1024
 RECEIVERS_AT_ONCE = 64  # more receivers than this are processed in turn, so that no [K, K, D] array is materialised
@@ -133,6 +134,8 @@ def omniscient_view(
         random=rule.random,
         weights=rule.graph,
         rotates=rule.rotates,
+        state=state,
+        senders=senders_of(state),
     )
 
 

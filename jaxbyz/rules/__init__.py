@@ -15,6 +15,7 @@ from jaxbyz.rules.base import (
     mix,
     usable,
     weighted,
+    within_batch,
 )
 from jaxbyz.rules.bucketing import bucket_size, bucketing
 from jaxbyz.rules.bulyan import bulyan
@@ -30,6 +31,7 @@ from jaxbyz.rules.fltrust import fltrust
 from jaxbyz.rules.krum import krum, multi_krum
 from jaxbyz.rules.mda import mda, minimum_diameter_subset
 from jaxbyz.rules.mean import mean
+from jaxbyz.rules.memory import SenderMemory, memory, senders_of
 from jaxbyz.rules.monna import monna
 from jaxbyz.rules.nnm import nnm
 from jaxbyz.rules.rfa import rfa
@@ -64,6 +66,7 @@ pre_aggregators = Registry("pre-aggregator")
 pre_aggregators.add("bucketing", bucketing, "means of random buckets, each of fewer than α_max/α messages (paper)")
 pre_aggregators.add("nnm", nnm, "each message becomes the mean of the n − f nearest to it", HALF)
 pre_aggregators.add("clipping", clipping, "messages longer than a fixed radius are shortened to it")
+pre_aggregators.add("memory", memory, "weighs senders by their past, and excludes those whom new batches refute", HALF)
 pre_aggregators.add("arc", arc, "the ⌊2f(n − f)/n⌋ longest messages are shortened to the next", HALF)
 
 __all__ = [
@@ -75,6 +78,7 @@ __all__ = [
     "Receiver",
     "Rule",
     "RuleState",
+    "SenderMemory",
     "aggregators",
     "arc",
     "bucket_size",
@@ -95,6 +99,7 @@ __all__ = [
     "meamed",
     "mean",
     "median",
+    "memory",
     "minimum_diameter_subset",
     "mix",
     "monna",
@@ -102,10 +107,12 @@ __all__ = [
     "nnm",
     "pre_aggregators",
     "rfa",
+    "senders_of",
     "signguard",
     "smea",
     "squared_distances",
     "trimmed_mean",
     "usable",
     "weighted",
+    "within_batch",
 ]

@@ -31,11 +31,13 @@ class Receiver(NamedTuple):
         own: `[D]`, the receiver's own, true message.
         index: `[]`, the row that is its own message or derived from it; −1 if no row is, as behind bucketing.
         batch: `[]`, the number of trajectories behind every message, if it is random; otherwise None.
+        begins: `[]`, whether these are the first messages of a new batch of trajectories.
     """
 
     own: Float[Array, " D"]
     index: Int[Array, ""]  # type: ignore[assignment]
     batch: Int[Array, ""] | None = None
+    begins: Bool[Array, ""] | bool = True
 
 
 class Outcome(NamedTuple):
@@ -69,6 +71,7 @@ class Rule(NamedTuple):
         rotates: if all messages are rotated, so is the result. It holds for rules that see only inner products.
         averages: every row is the mean of the messages, weighted by its shares.
         translates: if a vector is added to all messages, it is added to the result.
+        remembers_senders: the state has a row per sender, so that row i must always be a message of the same sender.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
@@ -83,6 +86,7 @@ class Rule(NamedTuple):
     rotates: bool = False
     averages: bool = False
     translates: bool = False
+    remembers_senders: bool = False
 
 
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **facts: Any) -> Rule:
@@ -151,6 +155,17 @@ def _takes_key(name: str, function: Callable[..., Array]) -> bool:
     return takes_key
 
 
+def within_batch(rule: Rule, begins: Bool[Array, ""] | bool) -> Rule:
+    """Tell a rule that remembers senders whether the messages begin a new batch of trajectories."""
+    if not rule.remembers_senders:
+        return rule
+
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: RuleState) -> Outcome:
+        return rule.apply(key, messages, receiver._replace(begins=begins), state)
+
+    return rule._replace(apply=apply)
+
+
 def chain(*rules: Rule) -> Rule:
     """Apply rules one after another: pre-aggregators first, the aggregator last.
 
@@ -187,6 +202,7 @@ def chain(*rules: Rule) -> Rule:
         rotates=all(rule.rotates for rule in rules),
         averages=all(rule.averages for rule in rules),
         translates=all(rule.translates for rule in rules),
+        remembers_senders=any(rule.remembers_senders for rule in rules),
     )
 
 

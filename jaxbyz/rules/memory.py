@@ -1,0 +1,240 @@
+"""Memory of senders: weights from all that they have sent, and exclusion of those whom later batches refute."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from jaxbyz.accelerate.weighted_sums import mix
+from jaxbyz.errors import UsageError, check_value
+from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, normalised, root, squared_norms, usable_squares
+
+FIRST_EXCLUSION = 4.0  # batches; every strike doubles it
+MOST_STRIKES = 5.0
+FORGIVEN = 0.01  # the part of its strikes that a sender is forgiven with every batch
+ALLOWANCE = 0.5  # standard deviations by which a sender may be below its peers without losing trust
+LARGEST_SCORE = 3.0  # standard deviations
+
+
+class SenderMemory(NamedTuple):
+    """What a receiver remembers of n senders.
+
+    Attributes:
+        past: `[n, D]`, the discounted sum of what each sender sent in earlier batches.
+        batch: `[n, D]`, the sum of what each sender has sent in this batch.
+        trust: `[n]`, 1 at first; a sender whose trust falls to 0 is excluded until it has regained half of it.
+        strikes: `[n]`, how often a sender was excluded, old exclusions counting less.
+        remaining: `[n]`, the least number of batches for which a sender stays excluded.
+        excluded: `[n]`, which senders do not count.
+        spread: `[2]`, the discounted sum of the standard deviations of earlier scores, and that of as many ones.
+        inner: the state of the rule that gives the weights.
+    """
+
+    past: Float[Array, "n D"]
+    batch: Float[Array, "n D"]
+    trust: Float[Array, " n"]
+    strikes: Float[Array, " n"]
+    remaining: Float[Array, " n"]
+    excluded: Bool[Array, " n"]
+    spread: Float[Array, " 2"]
+    inner: RuleState
+
+
+def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.01) -> Callable[[Rule], Rule]:
+    """Let the rule behind it weigh senders by all that they have sent, and exclude those whom later batches refute.
+
+    The noise of an honest sender averages out over batches, and a push does not. The rule is therefore applied to the
+    discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length of its
+    (f+1)-th longest sum) and β = 1 − 1/window. Its shares are the weights of the *present* messages, of which the f
+    longest are shortened to the next one, so that the result is as fresh as that of the rule alone.
+
+    What a sender sent in earlier batches cannot depend on the noise of a new batch. When one begins, every sender j
+    gets the score `s_j`: the mean of `⟨x_k, past_j⟩/(‖x_k‖ ‖past_j‖)` over the new messages of the others, without the
+    f lowest and the f highest. Its trust changes by (z_j + 1/2)/h, up to at most 1, where z_j is the larger one of s_j
+    and its distance from the median score, in robust standard deviations of the scores: a sender loses trust
+    if it agrees less with new batches than its peers do, and no more than noise would. At 0 it is excluded, for 4
+    batches the first time and twice as long after every strike, and until its trust is 1/2 again. At most f senders are
+    excluded at once.
+
+    The sum of z_j + 1/2 is Page's cumulative test, so that h follows from the part of the batches in which an honest
+    sender may be excluded (Siegmund's approximation). A sender that harms does so by a negative ⟨∇J, x_j⟩, which lowers
+    its score in proportion: what it can do before it is excluded is bounded. Cost 3·n·D per message and n²·D per batch.
+
+    Args:
+        byzantine: the number of messages f that it defends against.
+        window: how many batches the memory reaches back.
+        false_alarms: the part of the batches in which an honest sender is excluded, if all messages are noise.
+
+    References:
+        Allen-Zhu et al., Byzantine-resilient non-convex stochastic gradient descent, 2021; Karimireddy et al., Learning
+        from history for Byzantine robust optimization, 2021; Siegmund, Sequential analysis, 1985.
+    """
+    check_value("memory: window", window, window >= 1, "at least 1")
+    check_value("memory: false_alarms", false_alarms, 0 < false_alarms <= 0.1, "above 0 and at most 0.1")
+    return partial(_with_memory, f=byzantine, beta=1.0 - 1.0 / window, threshold=alarm_threshold(false_alarms))
+
+
+def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
+    """Return a rule with memory; see `memory`."""
+    if rule.trusts_own or rule.committee is not None or rule.graph is not None or rule.remembers_senders:
+        raise UsageError("memory: needs a rule that hears all senders and nobody else, such as caf or rfa, behind it")
+
+    def init(n: int, D: int) -> SenderMemory:
+        none = jnp.zeros((n, D))
+        return SenderMemory(
+            none, none, jnp.ones(n), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n, bool), jnp.zeros(2),
+            rule.init(n, D),
+        )  # fmt: skip
+
+    def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: SenderMemory) -> Outcome:
+        sent, ok = shortened(messages, f)
+        judged = jax.lax.stop_gradient(sent)
+        state = _when(receiver.begins, lambda before: _begin_batch(before, judged, ok, f, beta, threshold), state)
+        batch = state.batch + sent
+        counted = ok & ~state.excluded
+        history = beta * state.past + batch / longest_allowed(batch, f)
+        peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
+        history = jnp.where(state.excluded[:, None], peers, history)
+        outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
+        share = normalised(outcome.shares[0] / crowds(history), counted)[None]
+        after = state._replace(batch=jax.lax.stop_gradient(batch), inner=outcome.state)
+        return Outcome(mix(share, sent), share, after)
+
+    return Rule(
+        apply, init, personal=rule.personal, random=rule.random, stateful=True, rotates=rule.rotates,
+        remembers_senders=True,
+    )  # fmt: skip
+
+
+def alarm_threshold(false_alarms: float) -> float:
+    """Return h, at which Page's test of noise is wrong so rarely that a sender is excluded in this part of the batches.
+
+    With steps of mean 1/2 and variance 1, the mean time until the sum has fallen by h below its maximum is about
+    2(e^b − b − 1) with b = h + 1.166, and the exclusion lasts 4 batches.
+    """
+    run = FIRST_EXCLUSION / false_alarms
+    b = 1.0
+    for _ in range(50):
+        b = math.log(run / 2.0 + b + 1.0)
+    return b - 1.166
+
+
+def senders_of(state: RuleState) -> SenderMemory | None:
+    """Return what a rule with this state remembers of the senders, or None if it remembers nothing of them."""
+    found = [node for node in jax.tree.leaves(state, is_leaf=_is_memory) if _is_memory(node)]
+    return found[0] if found else None
+
+
+def _is_memory(node: Any) -> bool:
+    return isinstance(node, SenderMemory)
+
+
+def shortened(messages: Float[Array, "n D"], byzantine: int) -> tuple[Float[Array, "n D"], Bool[Array, " n"]]:
+    """Shorten the f longest messages to the next one, which may be honest; unusable ones become zero.
+
+    Returns:
+        The messages, and which of them are usable.
+    """
+    ok = usable_squares(squared_norms(messages))
+    safe = jnp.where(ok[:, None], messages, 0.0)
+    lengths = root(squared_norms(safe))
+    factors = jnp.minimum(1.0, _next_longest(lengths, byzantine) / jnp.where(lengths > 0, lengths, 1.0))
+    return safe * factors[:, None], ok
+
+
+def longest_allowed(vectors: Float[Array, "n D"], byzantine: int) -> Float[Array, ""]:
+    """Return the length of the (f+1)-th longest vector; 1 if it is zero."""
+    length = _next_longest(root(squared_norms(vectors)), byzantine)
+    return jnp.where(length > 0, length, 1.0)
+
+
+def _next_longest(lengths: Float[Array, " n"], byzantine: int) -> Float[Array, ""]:
+    return jax.lax.stop_gradient(jnp.sort(lengths)[-1 - byzantine])
+
+
+def _when(condition: Array | bool, change: Callable[[SenderMemory], SenderMemory], state: SenderMemory) -> SenderMemory:
+    """Apply a change under a condition, which is often a constant."""
+    if isinstance(condition, bool):
+        return change(state) if condition else state
+    return jax.lax.cond(condition, change, lambda same: same, state)
+
+
+def _begin_batch(
+    state: SenderMemory, fresh: Array, ok: Array, byzantine: int, beta: float, threshold: float
+) -> SenderMemory:
+    """Add the finished batch to the past, and judge the senders by the messages that begin a new one."""
+    last = state.batch / longest_allowed(state.batch, byzantine)
+    past = beta * state.past + last
+    score = agreement_scores(fresh, last, ok, byzantine) + agreement_scores(fresh, past, ok, byzantine)
+    difference = score - jnp.median(score)
+    spread = beta * state.spread + jnp.stack([robust_deviation(difference), jnp.ones(())])
+    scale = jnp.maximum(spread[0] / spread[1], robust_deviation(difference))
+    z = jnp.clip(
+        jnp.where(scale > 0, difference / jnp.where(scale > 0, scale, 1.0), 0.0), -LARGEST_SCORE, LARGEST_SCORE
+    )
+    strikes, remaining = (1.0 - FORGIVEN) * state.strikes, jnp.maximum(state.remaining - 1.0, 0.0)
+    most = 2.0**-strikes
+    trust = jnp.clip(state.trust + (z + ALLOWANCE) / threshold, 0.0, most)
+    stays = state.excluded & ((remaining > 0) | (trust < 0.5 * most))
+    caught = (trust <= 0) & ~stays & _among_first(score, (trust <= 0) & ~stays, byzantine - jnp.sum(stays))
+    length = FIRST_EXCLUSION * 2.0 ** jnp.minimum(strikes, MOST_STRIKES)
+    return state._replace(
+        past=past,
+        spread=spread,
+        batch=jnp.zeros_like(past),
+        trust=trust,
+        strikes=strikes + caught,
+        remaining=jnp.where(caught, length, remaining),
+        excluded=stays | caught,
+    )
+
+
+def agreement_scores(
+    fresh: Float[Array, "n D"], past: Float[Array, "n D"], ok: Bool[Array, " n"], byzantine: int
+) -> Float[Array, " n"]:
+    """Return the mean cosine between what each sender sent and the new messages of the others, f at each end left out.
+
+    Args:
+        fresh: the first messages of a new batch.
+        past: what the senders sent before; a sender without a past has the score 0.
+        ok: which of the new messages are usable.
+        byzantine: f.
+    """
+    n = fresh.shape[0]
+    cosines = jnp.matmul(_units(fresh), _units(past).T, precision=jax.lax.Precision.HIGHEST)  # new message, sender
+    votes = ok[:, None] & ~jnp.eye(n, dtype=bool)
+    ordered = jnp.sort(jnp.where(votes, cosines, jnp.inf), axis=0)
+    count = jnp.sum(votes, axis=0)[None]
+    rank = jnp.arange(n)[:, None]
+    inside = (rank >= byzantine) & (rank < count - byzantine)
+    return jnp.sum(jnp.where(inside, ordered, 0.0), axis=0) / jnp.maximum(jnp.sum(inside, axis=0), 1)
+
+
+def crowds(history: Float[Array, "n D"]) -> Float[Array, " n"]:
+    """Return `Σ_k max(cos(H_j, H_k), 0)²`: how many senders say the same as sender j, itself included."""
+    units = _units(history)
+    cosines = jnp.maximum(jnp.matmul(units, units.T, precision=jax.lax.Precision.HIGHEST), 0.0)
+    return jnp.maximum(jnp.sum(cosines * cosines, axis=1), 1.0)
+
+
+def robust_deviation(differences: Float[Array, " n"]) -> Float[Array, ""]:
+    """Return the standard deviation of most of these differences from their median, if they are normal."""
+    n = differences.shape[0]
+    return 1.4826 * n / (n - 0.8) * jnp.median(jnp.abs(differences))
+
+
+def _among_first(score: Array, candidates: Array, places: Array) -> Bool[Array, " n"]:
+    """Tell which candidates have the lowest scores, for as many as there are places."""
+    order = jnp.argsort(jnp.argsort(jnp.where(candidates, score, jnp.inf)))
+    return order < places
+
+
+def _units(vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
+    lengths = root(squared_norms(vectors))
+    return vectors / jnp.where(lengths > 0, lengths, 1.0)[:, None]

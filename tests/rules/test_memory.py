@@ -1,0 +1,161 @@
+"""Memory of senders: what it computes, how often it is wrong about honest senders, and what it does to liars."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxbyz as jb
+from jaxbyz.components import make_rule
+from jaxbyz.errors import UsageError
+from jaxbyz.rules import Receiver, senders_of
+from jaxbyz.rules.memory import alarm_threshold
+
+K, F, D = 13, 3, 12
+WINDOW, FALSE_ALARMS = 20.0, 0.01
+
+
+def judge(rule, batches, messages_per_batch=1):
+    """Apply a rule to messages `[T, K, D]`; return its rows, its shares, and what it remembers after each of them."""
+
+    def step(state, inputs):
+        t, messages = inputs
+        receiver = Receiver(messages[0], jnp.int32(0), begins=t % messages_per_batch == 0)
+        outcome = rule.apply(jax.random.key(0), messages, receiver, state)
+        remembered = senders_of(outcome.state)
+        return outcome.state, (outcome.rows[0], outcome.shares[0], remembered.trust, remembered.excluded)
+
+    inputs = jnp.arange(len(batches)), jnp.asarray(batches, jnp.float32)
+    return jax.tree.map(np.asarray, jax.jit(lambda: jax.lax.scan(step, rule.init(*batches.shape[1:]), inputs)[1])())
+
+
+def draw(batches, seed=0, signal=0.0, agents=K):
+    return np.random.default_rng(seed).normal(signal, 1.0, (batches, agents, D))
+
+
+class Reference:
+    """The same in NumPy with float64, one sender after another, in front of the mean."""
+
+    def __init__(self):
+        self.past, self.batch = np.zeros((K, D)), np.zeros((K, D))
+        self.trust, self.strikes, self.left, self.out = np.ones(K), np.zeros(K), np.zeros(K), np.zeros(K, bool)
+        self.h = alarm_threshold(FALSE_ALARMS)
+
+    @staticmethod
+    def limit(vectors):
+        return np.sort(np.linalg.norm(vectors, axis=1))[-1 - F] or 1.0
+
+    def begin(self, sent):
+        self.past = (1 - 1 / WINDOW) * self.past + self.batch / self.limit(self.batch)
+        self.batch = np.zeros((K, D))
+        score = np.zeros(K)
+        for j in range(K):
+            length = np.linalg.norm(self.past[j]) or 1.0
+            cosines = [x @ self.past[j] / np.linalg.norm(x) / length for k, x in enumerate(sent) if k != j]
+            score[j] = np.mean(sorted(cosines)[F : K - 1 - F])
+        difference = score - np.median(score)
+        scale = 1.4826 * K / (K - 0.8) * np.median(np.abs(difference))
+        z = np.clip(np.maximum(difference, score) / scale, -3, 3) if scale > 0 else np.zeros(K)
+        self.trust = np.clip(self.trust + (z + 0.5) / self.h, 0, 1)
+        self.strikes, self.left = 0.99 * self.strikes, np.maximum(self.left - 1, 0)
+        self.out &= (self.left > 0) | (self.trust < 0.5)
+        for j in np.argsort(score, kind="stable"):
+            if self.trust[j] <= 0 and not self.out[j] and self.out.sum() < F:
+                self.out[j], self.left[j] = True, 4 * 2 ** min(self.strikes[j], 5)
+                self.strikes[j] += 1
+
+    def apply(self, messages, begins):
+        limit = self.limit(messages)
+        sent = np.array([x * min(1, limit / np.linalg.norm(x)) for x in messages])
+        if begins:
+            self.begin(sent)
+        self.batch = self.batch + sent
+        return sent[~self.out].mean(axis=0)
+
+
+def test_it_computes_what_its_docstring_says():
+    rng, messages_per_batch = np.random.default_rng(3), 2
+    messages = np.repeat(draw(40, seed=3, signal=0.2), messages_per_batch, axis=0)
+    messages += 0.3 * rng.normal(size=messages.shape)
+    messages[:, 10] -= 0.6
+    messages[30:, 11] *= -5
+    rows, _, trust, excluded = judge(make_rule("memory+mean", K, F), messages, messages_per_batch)
+    reference = Reference()
+    for t, batch in enumerate(messages):
+        row = reference.apply(batch, t % messages_per_batch == 0)
+        np.testing.assert_allclose(rows[t], row, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(trust[t], reference.trust, rtol=1e-3, atol=1e-4)
+        np.testing.assert_array_equal(excluded[t], reference.out)
+    assert excluded[:, 10:12].any(axis=0).all()
+
+
+@pytest.mark.parametrize("agents,byzantine", [(13, 3), (30, 7)])
+def test_honest_senders_are_excluded_no_more_often_than_stated(agents, byzantine):
+    """10,000 batches of noise without any signal, which is the worst case."""
+    rule = make_rule(f"memory:false_alarms={FALSE_ALARMS}+mean", agents, byzantine)
+    *_, excluded = judge(rule, draw(10_000, agents=agents))
+    assert 0 < excluded.mean() < 1.25 * FALSE_ALARMS
+
+
+def test_liars_are_excluded_and_come_back_by_good_conduct():
+    messages = draw(200, seed=5, signal=0.3)
+    messages[50:100, :F] = -messages[50:100, :F]
+    _, shares, trust, excluded = judge(make_rule("memory+caf", K, F), messages)
+    assert not excluded[:50].any()
+    assert excluded[60:100, :F].mean() > 0.9 and excluded[:, F:].mean() < FALSE_ALARMS
+    assert shares[60:100, :F].mean() < 0.01 and not shares[excluded].any()
+    assert not excluded[150:].any() and trust[150:].min() > 0
+
+
+def test_a_second_exclusion_is_longer():
+    messages = draw(300, seed=6, signal=0.3)
+    for begin in (20, 60, 100):
+        messages[begin : begin + 8, 0] = -3 * messages[begin : begin + 8, 0]
+    *_, excluded = judge(make_rule("memory:window=2+mean", K, F), messages)
+    lengths = np.diff(np.flatnonzero(np.diff(excluded[:, 0].astype(int))))[::2]
+    assert len(lengths) == 3 and lengths[2] > lengths[0]
+
+
+def test_no_more_than_f_are_excluded_at_once():
+    messages = draw(100, seed=7, signal=0.3)
+    messages[20:, : F + 2] *= -1
+    *_, excluded = judge(make_rule("memory+mean", K, F), messages)
+    assert excluded.sum(axis=1).max() == F
+
+
+def test_a_steady_push_within_the_noise_loses_its_weight():
+    """Three senders push by half the noise of a message, which no rule sees in one batch."""
+    messages = draw(60, seed=8, signal=0.1)
+    messages[:, :F] -= 1.0
+    _, shares, *_ = judge(make_rule("memory+caf", K, F), messages)
+    (alone,) = [make_rule("caf", K, F)]
+    once = [alone.apply(jax.random.key(0), jnp.asarray(x, jnp.float32), Receiver(x[0], 0), ()).shares for x in messages[:5]]
+    assert np.mean(once, axis=0)[0, :F].sum() > 0.05
+    assert shares[10:, :F].sum(axis=1).mean() < 0.01
+
+
+def test_a_long_message_is_shortened_before_it_counts():
+    messages = draw(10, seed=9)
+    messages[-1, 0] = 1e6
+    rows, *_ = judge(make_rule("memory+mean", K, F), messages)
+    assert np.linalg.norm(rows[-1]) < np.linalg.norm(messages[-1, 1:], axis=1).max()
+
+
+def test_unusable_messages_count_for_nothing():
+    messages = draw(30, seed=10, signal=0.3)
+    messages[5:, 0], messages[::2, 1] = np.nan, np.inf
+    rows, shares, trust, _ = judge(make_rule("memory+caf", K, F), messages)
+    assert np.isfinite(rows).all() and np.isfinite(trust).all()
+    assert not shares[5:, 0].any() and not shares[::2, 1].any()
+
+
+@pytest.mark.parametrize("name", ["memory+fltrust", "memory+memory+caf"])
+def test_rules_that_cannot_be_remembered_are_refused(name):
+    with pytest.raises(UsageError, match="memory: needs a rule"):
+        make_rule(name, K, F)
+
+
+def test_agents_that_are_absent_cannot_be_remembered(tmp_path):
+    settings = {"env": "tabular", "agents": 7, "byzantine": 1, "aggregator": "memory+caf"}
+    with pytest.raises(UsageError, match="participation=1 or absent=cached"):
+        jb.build(jb.Config(**settings, participation=0.5))
