@@ -28,7 +28,7 @@ class SenderMemory(NamedTuple):
     Attributes:
         past: `[n, D]`, the discounted sum of what each sender sent in earlier batches.
         batch: `[n, D]`, the sum of what each sender has sent in this batch.
-        trust: `[n]`, 1 at first; a sender whose trust falls to 0 is excluded until it has regained half of it.
+        trust: `[n]`, 1 at first; a sender whose trust falls to 0 is excluded.
         strikes: `[n]`, how often a sender was excluded, old exclusions counting less.
         remaining: `[n]`, the least number of batches for which a sender stays excluded.
         excluded: `[n]`, which senders do not count.
@@ -49,22 +49,24 @@ class SenderMemory(NamedTuple):
 def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.01) -> Callable[[Rule], Rule]:
     """Let the rule behind it weigh senders by all that they have sent, and exclude those whom later batches refute.
 
-    The noise of an honest sender averages out over batches, and a push does not. The rule is therefore applied to the
-    discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length of its
-    (f+1)-th longest sum) and β = 1 − 1/window. Its shares are the weights of the *present* messages, of which the f
-    longest are shortened to the next one, so that the result is as fresh as that of the rule alone.
+    **Weights.** The noise of an honest sender averages out over batches, and a push does not. The rule is therefore
+    applied to the discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length
+    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares, divided by the number of senders that say the same (`crowds`), are the
+    weights of the *present* messages, so that the result is as fresh as that of the rule alone. By the division,
+    senders that say the same have one vote together; honest senders are alike only as far as their noise has averaged
+    out, and then all of them are. The f longest messages are shortened to the next one, which may be honest. The rule
+    may therefore be the mean: no sender can be long, and f that are alike count as one.
 
-    What a sender sent in earlier batches cannot depend on the noise of a new batch. When one begins, every sender j
-    gets the score `s_j`: the mean of `⟨x_k, past_j⟩/(‖x_k‖ ‖past_j‖)` over the new messages of the others, without the
-    f lowest and the f highest. Its trust changes by (z_j + 1/2)/h, up to at most 1, where z_j is the larger one of s_j
-    and its distance from the median score, in robust standard deviations of the scores: a sender loses trust
-    if it agrees less with new batches than its peers do, and no more than noise would. At 0 it is excluded, for 4
-    batches the first time and twice as long after every strike, and until its trust is 1/2 again. At most f senders are
-    excluded at once.
+    **Trust.** What a sender sent in earlier batches cannot depend on the noise of a new batch. When one begins, every
+    sender j gets a score, `cos(x_k, batch_j) + cos(x_k, past_j)`, where each cosine is the mean over the new messages
+    x_k of the others without the f lowest and the f highest. z_j is its distance from the median score in robust
+    standard deviations (the larger one of this and of earlier batches), and trust changes by (z_j + 1/2)/h. At 0 the
+    sender is excluded, for 4 batches and twice as long after every strike, and until its trust is 1/2 again.
+    At most f are excluded at once.
 
     The sum of z_j + 1/2 is Page's cumulative test, so that h follows from the part of the batches in which an honest
-    sender may be excluded (Siegmund's approximation). A sender that harms does so by a negative ⟨∇J, x_j⟩, which lowers
-    its score in proportion: what it can do before it is excluded is bounded. Cost 3·n·D per message and n²·D per batch.
+    sender may be excluded (Siegmund's approximation). Whoever harms has a negative ⟨∇J, x_j⟩, which lowers its score in
+    proportion. Cost 3·n·D + n²·D per message.
 
     Args:
         byzantine: the number of messages f that it defends against.
@@ -179,9 +181,8 @@ def _begin_batch(
         jnp.where(scale > 0, difference / jnp.where(scale > 0, scale, 1.0), 0.0), -LARGEST_SCORE, LARGEST_SCORE
     )
     strikes, remaining = (1.0 - FORGIVEN) * state.strikes, jnp.maximum(state.remaining - 1.0, 0.0)
-    most = 2.0**-strikes
-    trust = jnp.clip(state.trust + (z + ALLOWANCE) / threshold, 0.0, most)
-    stays = state.excluded & ((remaining > 0) | (trust < 0.5 * most))
+    trust = jnp.clip(state.trust + (z + ALLOWANCE) / threshold, 0.0, 1.0)
+    stays = state.excluded & ((remaining > 0) | (trust < 0.5))
     caught = (trust <= 0) & ~stays & _among_first(score, (trust <= 0) & ~stays, byzantine - jnp.sum(stays))
     length = FIRST_EXCLUSION * 2.0 ** jnp.minimum(strikes, MOST_STRIKES)
     return state._replace(
@@ -217,10 +218,17 @@ def agreement_scores(
 
 
 def crowds(history: Float[Array, "n D"]) -> Float[Array, " n"]:
-    """Return `Σ_k max(cos(H_j, H_k), 0)²`: how many senders say the same as sender j, itself included."""
-    units = _units(history)
-    cosines = jnp.maximum(jnp.matmul(units, units.T, precision=jax.lax.Precision.HIGHEST), 0.0)
-    return jnp.maximum(jnp.sum(cosines * cosines, axis=1), 1.0)
+    """Return how many senders say the same as each sender, itself included.
+
+    It is the sum of e², where e is the cosine between the histories of two senders as far as it exceeds the median m of
+    all pairs: (cos − m)/(1 − m), or 0.
+    """
+    n, units = history.shape[0], _units(history)
+    cosines = jnp.matmul(units, units.T, precision=jax.lax.Precision.HIGHEST)
+    others = ~jnp.eye(n, dtype=bool)
+    usual = jnp.clip(jnp.nanmedian(jnp.where(others, cosines, jnp.nan)), 0.0, 0.99) if n > 1 else 0.0
+    excess = jnp.clip((cosines - usual) / (1.0 - usual), 0.0, 1.0)
+    return 1.0 + jnp.sum(jnp.where(others, excess * excess, 0.0), axis=1)
 
 
 def robust_deviation(differences: Float[Array, " n"]) -> Float[Array, ""]:
