@@ -242,7 +242,13 @@ def check_settings(settings: Settings) -> None:
 
 def _check_audits(settings: Settings) -> None:
     """Refuse audits where a replay of one iteration does not give the message of an honest agent."""
-    for name, needed in (("schedule", "fixed"), ("participation", 1.0), ("delay", 0), ("drop", 0.0), ("local_steps", 1)):
+    for name, needed in (
+        ("schedule", "fixed"),
+        ("participation", 1.0),
+        ("delay", 0),
+        ("drop", 0.0),
+        ("local_steps", 1),
+    ):
         if (value := getattr(settings, name)) != needed:
             raise UsageError(f"audit={settings.audit} with {name}={value}: audits need {name}={needed}")
     if isinstance(settings.agreement, str) and settings.agreement.partition(":")[0] == "committees":
