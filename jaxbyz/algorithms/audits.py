@@ -1,4 +1,4 @@
-"""Agents replay each other's trajectories from their random keys, and exclude those whose message is another one.
+"""Agents replay each other's iterations from their random keys, and exclude those that sent something else.
 
 An audit of an agent costs its auditor one batch. An auditor that finds a lie accuses the liar, everybody replays the
 same batch to check the accusation, and nobody hears the liar from the next iteration on. What is known about it is in
@@ -46,12 +46,17 @@ class AuditedMemory(NamedTuple):
         return self.excluded_at >= 0
 
 
-def with_exclusion(attack: Attack) -> Attack:
+def with_exclusion(attack: Attack, agrees: bool) -> Attack:
     """Return the attack of liars of whom some are excluded: rules see rows of NaN in the place of their messages.
 
     Such a row counts as one of the f Byzantine messages that a rule defends against, and rules give it no weight.
+
+    Args:
+        attack: the attack.
+        agrees: whether the agents agree on parameters, so that liars can forge those.
     """
     interferes = attack.interfere is not None
+    forges = [forge for forge in (attack.gradients, attack.parameters if agrees else None) if forge is not None]
 
     def silenced(view: View, rows: Array) -> Array:
         return jnp.where(view.memory.excluded[:, None], jnp.nan, rows)
@@ -73,12 +78,12 @@ def with_exclusion(attack: Attack) -> Attack:
         return forged
 
     def lies(view: View) -> Array:
-        """Return `[K]`, who sends the first honest agent something else than a replay of its trajectories gives."""
+        """Return `[K]`, who sends the first honest agent something else than a replay of the iteration gives."""
         wrong = view.mask & attack.interferers(view.memory.own, view.mask) & interferes
-        if attack.gradients is not None:
+        size = jnp.linalg.norm(view.messages, axis=1)
+        for forge in forges:  # parameters are forged as gradients are, so that these show whether it lies about them
             key = jax.random.fold_in(jax.random.key(AUDIT_STREAM), view.step)  # whether it is a lie needs no chance
-            sent = attack.gradients(key, as_alone(view), jnp.argmin(view.mask))
-            size = jnp.linalg.norm(view.messages, axis=1)
+            sent = forge(key, as_alone(view), jnp.argmin(view.mask))
             wrong |= view.mask & ~(jnp.linalg.norm(sent - view.messages, axis=1) <= TOLERANCE * size)
         return wrong
 

@@ -101,10 +101,10 @@ class Composition(NamedTuple):
 def compose(environment: Environment, policy: Policy, settings: Settings) -> Composition:
     """Build what Algorithm 2 is composed of."""
     D, parts = policy.size, make_parts(settings)
-    if settings.audit:
-        parts = parts._replace(attack=with_exclusion(parts.attack))
     rule = checked_rule(settings.rule, parts.channel.voters, settings.defended, D)
     agreement = checked_agreement(settings, parts.channel.present, D)
+    if settings.audit:
+        parts = parts._replace(attack=with_exclusion(parts.attack, agrees=agreement is not None))
     if agreement is not None and agreement.rule.committee is not None:
         check_committees(parts, D)
     sampling = sampler(environment, policy, settings, parts.interference(environment))

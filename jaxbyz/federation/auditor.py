@@ -93,6 +93,7 @@ class Auditor:
         self.accusations: dict[int, Frame] = {}  # one of every accuser
         self.accusers: dict[int, set[int]] = collections.defaultdict(set)  # of nodes that could not be judged here
         self.refusals: collections.Counter[int] = collections.Counter()
+        self.replays: list[int] = []  # iterations that were replayed and not counted yet
         self.random = random.Random(secrets.randbits(128))  # nobody must know whom this node will audit
 
     # Being audited.
@@ -213,6 +214,7 @@ class Auditor:
     def _judge(self, transcript: Transcript, known: list[dict[int, Frame]]) -> Finding:
         if not transcript.fits():
             return Finding(Verdict.UNKNOWN)
+        self.replays.append(transcript.reveal.iteration)
         return judge(self.programs, self.form, self.others.f, transcript, known)
 
     def _refused(self, peer: int, t: int) -> None:
@@ -300,6 +302,8 @@ class AuditedNode(Node):
     def _iterate(self) -> None:
         if self.liar is None:
             self.auditor.work(self.t)
+            self.record.replayed[self.t] = sum(self.record.batch[self.auditor.replays])
+            self.auditor.replays.clear()
         self.auditor.commit(self.t, self.state, self.knows_past)
         self.knows_past = True
         super()._iterate()

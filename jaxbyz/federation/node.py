@@ -248,9 +248,16 @@ class Node(Lines):
             "attack": self.settings.attack,
             "rejoined": self.rejoined,
             "return": float(finite[-1]) if len(finite) else None,
+            "scores": self._scores(),
             **self.others.inbox.status(),
             **vars(self.others.transport.traffic),
         }
+
+    def _scores(self) -> dict[str, float]:
+        """Return how much the rule for gradients trusts every node, if it rates them."""
+        rate = self.programs.aggregator.scores
+        scores = [] if rate is None else np.asarray(rate(jax.tree.map(lambda leaf: leaf[0], self.state.rules))).tolist()
+        return {str(node): score for node, score in enumerate(scores) if np.isfinite(score)}
 
 
 def _without_key(state: State) -> dict[str, Any]:
