@@ -106,7 +106,7 @@ def with_audits(step: Step, probability: float) -> Step:
     """Let every agent replay a random other one with this probability after each iteration.
 
     Liars do not accuse anybody: everybody checks an accusation, so that a false one would exclude its author. The
-    metric `batch` counts the trajectories of audits and of checks, mean over honest agents, rounded up.
+    metric `batch` counts the trajectories of audits and of checks, mean over honest agents, rounded.
     """
 
     def audited(state: State, coin: Array, *places: Places) -> tuple[State, Metrics]:
@@ -118,7 +118,7 @@ def with_audits(step: Step, probability: float) -> Step:
         found = replayed & memory.lied & ~memory.excluded
         audits = jnp.sum(honest & (targets < honest.shape[0])) / jnp.maximum(jnp.sum(honest), 1)
         memory = memory._replace(excluded_at=jnp.where(found, state.step, memory.excluded_at))
-        batch = jnp.ceil(metrics.batch * (1.0 + audits + jnp.sum(found))).astype(metrics.batch.dtype)
+        batch = jnp.round(metrics.batch * (1.0 + audits + jnp.sum(found))).astype(metrics.batch.dtype)
         return after._replace(attack_memory=memory), metrics._replace(batch=batch)
 
     return audited
