@@ -87,7 +87,7 @@ def test_what_insiders_and_accidents_do_is_over_when_they_end(tmp_path, config, 
     t = min(node.t for node in honest) - 1
     rows = np.stack([node.record.rows["parameters"][t] for node in honest])
     rows = rows[np.isfinite(rows).all(axis=1)]
-    assert len(rows) >= 2 and np.abs(rows - rows[0]).max() < 1e-5
+    assert len(rows) >= 2 and np.abs(rows - rows[0]).max() < 1e-3, "they heard different messages meanwhile"
     assert not {i for node in honest for i in node.others.evidence.excluded} & {0, 1, 2, 3}
     trial.end()
 
