@@ -111,6 +111,7 @@ def assert_nothing_was_missed(federation):
 
 def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, five, monkeypatch):
     monkeypatch.setattr("jaxbyz.federation.node.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("jaxbyz.federation.records.LOG_BURST", 10**6)
     config = small_config(**FIVE)
     federation = Threads(tmp_path / "fed", config, programs=five).join()
     assert_equal_to_simulation(federation, config)
