@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -154,6 +155,7 @@ class Format(NamedTuple):
     iterations: int
     audited: int = 0
 
+    @lru_cache(maxsize=64)  # noqa: B019 (a format is a tuple of small values)
     def payload_bytes(self, kind: int) -> int:
         """Return the only allowed length of the payload of this kind of frame."""
         vector = 4 * self.parameters + TAG_BYTES * self.agents + self.commitment_bytes
