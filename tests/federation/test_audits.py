@@ -16,7 +16,9 @@ from jaxbyz.errors import UsageError
 from jaxbyz.federation import auditor, keys
 from jaxbyz.federation.evidence import FALSE_ACCUSATION, NOT_AUDITABLE, UNREPRODUCED
 from jaxbyz.federation.frames import AUDIT
+from jaxbyz.federation.inbox import Collected
 from jaxbyz.federation.launcher import create
+from jaxbyz.federation.lines import Lines
 from jaxbyz.federation.node import Node
 from jaxbyz.federation.programs import build_programs
 from jaxbyz.federation.replay import Finding, Verdict, salt_of
@@ -105,7 +107,8 @@ def test_forged_messages_are_found_out_and_everybody_excludes_the_liar(tmp_path,
     assert trial.excluded(0) == {LIAR: UNREPRODUCED}
 
 
-@pytest.mark.parametrize("attack", ["random-action", pytest.param("reward-flip:scale=1.5", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["random-action", "reward-flip:scale=1.5"])
 def test_attacks_in_the_environment_are_lies(tmp_path, config, five, attack):
     """The liar computes its message as prescribed, from trajectories that its random keys do not lead to."""
     settings = {LIAR: NodeSettings(attack, floor=2.0)}
@@ -168,6 +171,24 @@ def test_whatever_nodes_support_can_be_audited(tmp_path, options):
     trial.end()
     assert Verdict.LIED not in found
     assert all(not node.others.evidence.excluded for node in trial.nodes.values())
+
+
+def test_excluded_nodes_count_among_the_f_that_rules_defend_against(five):
+    """A missing message is left out, one of an excluded node is a row of NaN, and so are all if the rules need K."""
+
+    class Silent(Lines):
+        def send_and_collect(self, *_):
+            raise NotImplementedError
+
+    def present(excluded, sizes):
+        rows = np.where(np.arange(5)[:, None] < 3, np.ones((5, 2), np.float32), np.nan)
+        collected = Collected(rows, np.arange(5) < 3, np.isin(np.arange(5), excluded), 0.0)
+        return Silent(five._replace(sizes=frozenset(sizes)), 2, 5)._present(collected, True)
+
+    rows, row, who = present([4], {4, 5})
+    assert who.tolist() == [0, 1, 2, 4] and row == 2 and np.isnan(rows).all(axis=1).tolist() == [False] * 3 + [True]
+    assert present([], {3, 5})[2].tolist() == [0, 1, 2]
+    assert present([4], {5})[2].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_states_are_revealed_to_the_bit_and_keys_follow_from_what_others_sent(five):
