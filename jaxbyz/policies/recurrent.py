@@ -1,0 +1,174 @@
+"""Policies with a memory: a recurrent network whose features are what an ordinary policy sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxbyz.environments import Environment, check_environment
+from jaxbyz.errors import UsageError, check_choice
+from jaxbyz.policies.distributions import flat_form
+from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS, Layer, mlp_policy
+from jaxbyz.policies.policy import Policy, Recurrence
+
+
+class Core(NamedTuple):
+    """A recurrent network.
+
+    Attributes:
+        init: `key -> tree`, initial parameters.
+        start: `lanes -> carry`, a tree of arrays `[…, L]`, at the start of episodes.
+        unroll: `(tree, carry, observations [O, C, L]) -> (carry, features [H, C, L])` for C consecutive steps.
+    """
+
+    init: Callable[[PRNGKeyArray], Any]
+    start: Callable[[int], Any]
+    unroll: Callable[[Any, Any, Float[Array, "O C L"]], tuple[Any, Float[Array, "H C L"]]]
+
+
+def with_memory(core: Core, readout: Policy) -> Policy:
+    """Return the policy whose actions are those of `readout` for the features of `core`.
+
+    The parameters of the core come first.
+    """
+    size, unravel_core = flat_form(core.init)
+
+    def unravel(theta: Float[Array, " D"]) -> dict[str, Any]:
+        return {"core": unravel_core(theta[:size]), "readout": readout.unravel(theta[size:])}
+
+    def init(key: PRNGKeyArray) -> Float[Array, " D"]:
+        core_key, readout_key = jax.random.split(key)
+        return jnp.concatenate([ravel_pytree(core.init(core_key))[0], readout.init(readout_key)])
+
+    def unroll(tree: Any, carry: Any, observations: Float[Array, "O C L"]) -> tuple[Any, Float[Array, "P C L"]]:
+        carry, features = core.unroll(tree["core"], carry, observations)
+        steps = observations.shape[1:]
+        distributions = readout.apply(tree["readout"], features.reshape(features.shape[0], -1))
+        return carry, distributions.reshape(-1, *steps)
+
+    def apply(tree: Any, observations: Array) -> Array:
+        raise UsageError(
+            "the actions of a policy with a memory depend on earlier observations: use policy.recurrence.unroll"
+        )
+
+    return readout._replace(
+        size=size + readout.size,
+        init=init,
+        unravel=unravel,
+        apply=apply,
+        recurrence=Recurrence(core.start, unroll),
+    )
+
+
+class GRU(nn.Module):
+    """A gated recurrent unit, as flax's `GRUCell`, over C steps: `(h [H, L], x [in, C, L]) -> (h, features [H, C, L])`.
+
+    With gates r and z and h the features of the step before, each step computes
+
+        r = σ(W_r x + U_r h + b_r),  z = σ(W_z x + U_z h + b_z),  n = tanh(W_n x + b_n + r ⊙ (U_n h + c)),
+        h' = (1 − z) ⊙ n + z ⊙ h.
+
+    The kernels of the three gates are stored below each other, so that a step is one matrix product. The products with
+    x do not depend on h and are computed for all steps at once.
+    """
+
+    width: int
+    initialiser: str
+
+    @nn.compact
+    def __call__(self, h: Float[Array, "H L"], x: Float[Array, "in C L"]) -> tuple[Array, Array]:
+        H, (C, L) = self.width, x.shape[1:]
+        recurrent = self.param("recurrent", _orthogonal_gates, (3 * H, H))
+        bias = self.param("bias", nn.initializers.zeros, (H,))[:, None]
+        inputs = Layer(3 * H, self.initialiser)(x.reshape(-1, C * L)).reshape(3 * H, C, L)
+
+        def step(h: Array, gates: Array) -> tuple[Array, Array]:
+            before = recurrent @ h
+            opened = jax.nn.sigmoid(gates[: 2 * H] + before[: 2 * H])
+            new = jnp.tanh(gates[2 * H :] + opened[:H] * (before[2 * H :] + bias))
+            h = new + opened[H:] * (h - new)
+            return h, h
+
+        if C == 1:
+            h, features = step(h, inputs[:, 0])
+            return h, features[:, None]
+        h, features = jax.lax.scan(step, h, jnp.moveaxis(inputs, 1, 0))
+        return h, jnp.moveaxis(features, 0, 1)
+
+
+def _orthogonal_gates(key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "3H H"]:
+    """Draw one orthogonal matrix per gate."""
+    H = shape[1]
+    return jax.vmap(lambda key: nn.initializers.orthogonal()(key, (H, H)))(jax.random.split(key, 3)).reshape(shape)
+
+
+class RecurrentNetwork(nn.Module):
+    """Layers with an activation, then a GRU: `(h [H, L], observations [O, C, L]) -> (h, features [H, C, L])`."""
+
+    hidden: Sequence[int]
+    activation: str
+    initialiser: str
+
+    @nn.compact
+    def __call__(self, h: Float[Array, "H L"], x: Float[Array, "O C L"]) -> tuple[Array, Array]:
+        steps = x.shape[1:]
+        x = x.reshape(x.shape[0], -1)
+        for width in self.hidden[:-1]:
+            x = ACTIVATIONS[self.activation](Layer(width, self.initialiser)(x))
+        return GRU(self.hidden[-1], self.initialiser)(h, x.reshape(-1, *steps))
+
+
+def gru_policy(
+    environment: Environment,
+    hidden: tuple[int, ...] = (32,),
+    activation: str = "tanh",
+    output_activation: str = "tanh",
+    *,
+    output_scale: float = 1.0,
+    initialiser: str = "lecun",
+    initial_std: float = 0.5,
+    deviation: str = "common",
+) -> Policy:
+    """Build a policy with a memory: a gated recurrent unit between observations and outputs.
+
+    Args:
+        environment: the task, which determines the number of inputs and outputs.
+        hidden: the width of the recurrent unit, after the widths of the layers between observations and unit.
+        activation: the name of the activation of these layers, a key of `ACTIVATIONS`.
+        output_activation: as in `mlp_policy`.
+        output_scale: as in `mlp_policy`.
+        initialiser: how the parameters are drawn, a key of `INITIALISERS`, except for the recurrent kernels, which are
+            orthogonal.
+        initial_std: as in `mlp_policy`.
+        deviation: as in `mlp_policy`.
+
+    Raises:
+        UsageError: if a name is unknown or there is no width.
+
+    References:
+        Cho et al., Learning phrase representations using RNN encoder-decoder for statistical machine translation, 2014.
+    """
+    check_environment(environment)
+    check_choice("activation", activation, ACTIVATIONS)
+    check_choice("initialiser", initialiser, INITIALISERS)
+    if not hidden or min(hidden) < 1:
+        raise UsageError(f"hidden={hidden}: must be one or more layer sizes of at least 1, the last that of the GRU")
+    H, network = hidden[-1], RecurrentNetwork(tuple(hidden), activation, initialiser)
+    one_step = jnp.zeros((environment.observation_size, 1, 1))
+    core = Core(
+        init=lambda key: network.init(key, jnp.zeros((H, 1)), one_step),
+        start=lambda lanes: jnp.zeros((H, lanes)),
+        unroll=lambda tree, carry, observations: network.apply(tree, carry, observations),
+    )
+    features = environment._replace(observation_size=H, shape=())
+    readout = mlp_policy(
+        features, (), output_activation=output_activation, output_scale=output_scale, initialiser=initialiser,
+        initial_std=initial_std, deviation=deviation,
+    )  # fmt: skip
+    return with_memory(core, readout)
