@@ -1,7 +1,7 @@
 """Maps and gradients through whole episodes, whose steps depend on the earlier ones through a carry.
 
 Axes as in `jaxbyz.accelerate.episode_sums`: n chunks, A agents, C steps per chunk, M episodes per agent. Functions take
-one chunk of one agent, with steps `[…, C, M]` and a carry of leaves `[…, M]`. Where the platform is not the plain one,
+one chunk of one agent, with steps `[…, C, M]` and a carry of leaves `[M, …]`. Where the platform is not the plain one,
 chunks after the last step that was taken are skipped.
 """
 
@@ -32,7 +32,7 @@ def gradient_through_episodes(
         function: `(tree, carry, steps of a chunk) -> (carry, [])` of one agent, a sum over the steps of the chunk to
             which steps that were not taken contribute zero.
         trees: what to differentiate with respect to, leaves `[A, …]`.
-        carries: the carries at the start of the episodes, leaves `[A, …, M]`.
+        carries: the carries at the start of the episodes, leaves `[A, M, …]`.
         steps: leaves `[n, A, …, C, M]`.
         chunks: the number of chunks with a step that was taken.
 

@@ -19,7 +19,7 @@ from jaxbyz.environments import ActionSpace
 class Recurrence(NamedTuple):
     """How a policy with a memory goes through episodes.
 
-    What it remembers of an episode is its carry, a tree of arrays `[…, L]`: one column per episode.
+    What it remembers of an episode is its carry, a tree of arrays `[L, …]`: one row per episode, as in flax.
 
     Attributes:
         start: `lanes -> carry`, at the start of episodes.

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.accelerate.gated_recurrence import gated_steps
 from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies.distributions import flat_form
@@ -23,7 +24,7 @@ class Core(NamedTuple):
 
     Attributes:
         init: `key -> tree`, initial parameters.
-        start: `lanes -> carry`, a tree of arrays `[…, L]`, at the start of episodes.
+        start: `lanes -> carry`, a tree of arrays `[L, …]`, at the start of episodes.
         unroll: `(tree, carry, observations [O, C, L]) -> (carry, features [H, C, L])` for C consecutive steps.
     """
 
@@ -67,56 +68,40 @@ def with_memory(core: Core, readout: Policy) -> Policy:
 
 
 class GRU(nn.Module):
-    """A gated recurrent unit, as flax's `GRUCell`, over C steps: `(h [H, L], x [in, C, L]) -> (h, features [H, C, L])`.
+    """A gated recurrent unit, as flax's `GRUCell`, over C steps: `(h [L, H], x [in, C, L]) -> (h, features [H, C, L])`.
 
-    With gates r and z and h the features of the step before, each step computes
-
-        r = σ(W_r x + U_r h + b_r),  z = σ(W_z x + U_z h + b_z),  n = tanh(W_n x + b_n + r ⊙ (U_n h + c)),
-        h' = (1 − z) ⊙ n + z ⊙ h.
-
-    The kernels of the three gates are stored below each other, so that a step is one matrix product. The products with
-    x do not depend on h and are computed for all steps at once.
+    The products with x do not depend on h and are computed for all steps at once; the rest is `gated_steps`.
     """
 
     width: int
     initialiser: str
 
     @nn.compact
-    def __call__(self, h: Float[Array, "H L"], x: Float[Array, "in C L"]) -> tuple[Array, Array]:
+    def __call__(self, h: Float[Array, "L H"], x: Float[Array, "in C L"]) -> tuple[Array, Array]:
         H, (C, L) = self.width, x.shape[1:]
-        recurrent = self.param("recurrent", _orthogonal_gates, (3 * H, H))
-        bias = self.param("bias", nn.initializers.zeros, (H,))[:, None]
-        inputs = Layer(3 * H, self.initialiser)(x.reshape(-1, C * L)).reshape(3 * H, C, L)
-
-        def step(h: Array, gates: Array) -> tuple[Array, Array]:
-            before = recurrent @ h
-            opened = jax.nn.sigmoid(gates[: 2 * H] + before[: 2 * H])
-            new = jnp.tanh(gates[2 * H :] + opened[:H] * (before[2 * H :] + bias))
-            h = new + opened[H:] * (h - new)
-            return h, h
-
-        if C == 1:
-            h, features = step(h, inputs[:, 0])
-            return h, features[:, None]
-        h, features = jax.lax.scan(step, h, jnp.moveaxis(inputs, 1, 0))
-        return h, jnp.moveaxis(features, 0, 1)
+        recurrent = self.param("recurrent", _orthogonal_gates, (H, 3 * H))
+        bias = self.param("bias", nn.initializers.zeros, (H,))[None]
+        inputs = Layer(3 * H, self.initialiser)(x.reshape(-1, C * L)).T.reshape(C, L, 3 * H)
+        features = gated_steps(recurrent, bias, h, inputs)
+        return features[-1], features.reshape(C * L, H).T.reshape(H, C, L)
 
 
-def _orthogonal_gates(key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "3H H"]:
+def _orthogonal_gates(key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "H 3H"]:
     """Draw one orthogonal matrix per gate."""
-    H = shape[1]
-    return jax.vmap(lambda key: nn.initializers.orthogonal()(key, (H, H)))(jax.random.split(key, 3)).reshape(shape)
+    H = shape[0]
+    gates = [nn.initializers.orthogonal()(key, (H, H)) for key in jax.random.split(key, 3)]
+    return jnp.concatenate(gates, axis=1)
 
 
 class RecurrentNetwork(nn.Module):
-    """Layers with an activation, then a GRU: `(h [H, L], observations [O, C, L]) -> (h, features [H, C, L])`."""
+    """Layers with an activation, then a GRU: `(h [L, H], observations [O, C, L]) -> (h, features [H, C, L])`."""
 
     hidden: Sequence[int]
     activation: str
     initialiser: str
 
     @nn.compact
-    def __call__(self, h: Float[Array, "H L"], x: Float[Array, "O C L"]) -> tuple[Array, Array]:
+    def __call__(self, h: Float[Array, "L H"], x: Float[Array, "O C L"]) -> tuple[Array, Array]:
         steps = x.shape[1:]
         x = x.reshape(x.shape[0], -1)
         for width in self.hidden[:-1]:
@@ -162,8 +147,8 @@ def gru_policy(
     H, network = hidden[-1], RecurrentNetwork(tuple(hidden), activation, initialiser)
     one_step = jnp.zeros((environment.observation_size, 1, 1))
     core = Core(
-        init=lambda key: network.init(key, jnp.zeros((H, 1)), one_step),
-        start=lambda lanes: jnp.zeros((H, lanes)),
+        init=lambda key: network.init(key, jnp.zeros((1, H)), one_step),
+        start=lambda lanes: jnp.zeros((lanes, H)),
         unroll=lambda tree, carry, observations: network.apply(tree, carry, observations),
     )
     features = environment._replace(observation_size=H, shape=())

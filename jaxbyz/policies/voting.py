@@ -66,10 +66,11 @@ def _of_all(recurrence: Recurrence, members: int) -> Recurrence:
     """Return how the members remember, each for itself."""
 
     def start(lanes: int) -> Any:
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (members, *leaf.shape)), recurrence.start(lanes))
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * members, axis=1), recurrence.start(lanes))
 
     def unroll(tree: Any, carry: Any, observations: Array) -> tuple[Any, Array]:
-        carry, distributions = jax.vmap(recurrence.unroll, (0, 0, None))(tree, carry, observations)
+        each = jax.vmap(recurrence.unroll, in_axes=(0, 1, None), out_axes=(1, 0))
+        carry, distributions = each(tree, carry, observations)
         return carry, distributions.reshape(-1, *observations.shape[1:])
 
     return Recurrence(start, unroll)

@@ -95,7 +95,7 @@ def with_memories(policy: Policy, parameters: Float[Array, "A D"], episodes: Epi
         def step(carry: Any, now: tuple[Array, Array]) -> tuple[Any, Array]:
             observation, alive = now
             after, _ = respond(policy, tree, carry, observation)
-            carry = jax.tree.map(lambda a, b: jnp.where(jnp.broadcast_to(alive, a.shape), a, b), after, carry)
+            carry = jax.tree.map(lambda a, b: jax.vmap(jnp.where)(alive, a, b), after, carry)
             return carry, _columns(carry)
 
         carry, memories = jax.lax.scan(step, carry, (jnp.moveaxis(observations, 1, 0), alive))
@@ -118,7 +118,7 @@ def memory_size(policy: Policy) -> int:
 
 
 def _columns(carry: Any) -> Float[Array, "H M"]:
-    return jnp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(carry)])
+    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1).T for leaf in jax.tree.leaves(carry)])
 
 
 def _starts(policy: Policy, alive: Bool[Array, "n A C M"]) -> Any:

@@ -92,7 +92,7 @@ class _Agent(NamedTuple):
 
 
 class _Lanes(NamedTuple):
-    """The running episodes of one agent: leaves of state and carry `[…, M]`, observation `[O, M]`, the others `[M]`."""
+    """The running episodes of one agent: state leaves `[…, M]`, carry leaves `[M, …]`, observation `[O, M]`, the others `[M]`."""
 
     state: Any
     carry: Any
