@@ -65,7 +65,7 @@ def _make_partial_view(whole: tuple[str, str, tuple[int, ...]]) -> Any:
 
 # The environments of this package: name -> (function that makes it, its argument, summary). They are registered with
 # gymnax too, so that `gymnax.make` finds them.
-_OWN = {
+_OWN: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "LunarLander-v3": (_make_lander, "LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
     "LunarLanderContinuous-v3": (
         _make_lander, "LunarLanderContinuous", "Box2D's LunarLander in JAX, continuous engines",

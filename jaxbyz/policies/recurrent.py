@@ -146,10 +146,15 @@ def gru_policy(
         raise UsageError(f"hidden={hidden}: must be one or more layer sizes of at least 1, the last that of the GRU")
     H, network = hidden[-1], RecurrentNetwork(tuple(hidden), activation, initialiser)
     one_step = jnp.zeros((environment.observation_size, 1, 1))
+
+    def unroll(tree: Any, carry: Any, observations: Float[Array, "O C L"]) -> tuple[Any, Array]:
+        carry, features = network.apply(tree, carry, observations)
+        return carry, jnp.asarray(features)
+
     core = Core(
         init=lambda key: network.init(key, jnp.zeros((1, H)), one_step),
         start=lambda lanes: jnp.zeros((lanes, H)),
-        unroll=lambda tree, carry, observations: network.apply(tree, carry, observations),
+        unroll=unroll,
     )
     features = environment._replace(observation_size=H, shape=())
     readout = mlp_policy(

@@ -92,7 +92,7 @@ class _Agent(NamedTuple):
 
 
 class _Lanes(NamedTuple):
-    """The running episodes of one agent: state leaves `[…, M]`, carry leaves `[M, …]`, observation `[O, M]`, the others `[M]`."""
+    """The running episodes of one agent: `[M]`, observation `[O, M]`, leaves of state `[…, M]` and carry `[M, …]`."""
 
     state: Any
     carry: Any
