@@ -19,7 +19,7 @@ from jaxbyz.trained.evaluation import evaluate
 from tests.helpers import StopAt, assert_same_run
 
 TINY = {"agents": 5, "byzantine": 1, "attack": "avg-zero", "N": 2, "B": 2, "horizon": 20, "hidden": (4,), "epochs": 2,
-        "critic_hidden": (4,), "critic_steps": 2, "trajectories": 20, "kappa": "1"}  # fmt: skip
+        "critic_hidden": (4,), "critic_steps": 2, "trajectories": 80, "kappa": "1"}  # fmt: skip
 H = 4
 
 
@@ -36,7 +36,7 @@ def test_a_run_is_resumed_evaluated_and_loaded(tmp_path):
     assert config.policy == "gru" and config.baseline == "critic"
     whole = run(config, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        run(config, tmp_path / "part", StopAt(5))
+        run(config, tmp_path / "part", StopAt(20))
     assert_same_run(resume(tmp_path / "part"), whole)
     loaded = jb.load_run(tmp_path / "part")
     found = evaluate(loaded.config, loaded.policy["last"][:, 0], 3, greedy=True)
