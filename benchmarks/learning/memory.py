@@ -49,7 +49,7 @@ def main() -> None:
         final = window_averages(metrics, end - 100, end)[:, 0]
         results[name] = {**record, "final": [round(float(value), 1) for value in final]}
         print(name, results[name]["final"], f"{record['seconds']} s", flush=True)
-    write_json(given.out, results)
+        write_json(given.out, results)
 
 
 if __name__ == "__main__":
