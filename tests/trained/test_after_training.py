@@ -224,7 +224,10 @@ def test_what_onnx_cannot_express_is_refused_in_one_line(run, tmp_path, monkeypa
     jb.policies.policies.add("other", jb.mlp_policy)
     monkeypatch.setitem(sys.modules, "onnx", None)  # not installed
     other = untrained(policy="other", hidden=(3,))
-    for own, told in ((other, r"policy=other: only mlp, cnn and gru .*ends in \.jax"), (run, r"install 'jaxbyz\[onnx\]'")):
+    for own, told in (
+        (other, r"policy=other: only mlp, cnn and gru .*ends in \.jax"),
+        (run, r"install 'jaxbyz\[onnx\]'"),
+    ):
         with pytest.raises(jb.UsageError, match=told):
             own.export(tmp_path / "p.onnx")
 
