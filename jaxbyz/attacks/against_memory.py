@@ -84,8 +84,8 @@ def discredit() -> Attack:
 def scattered(*, push: float = 0.5) -> Attack:
     """Push downhill, every sender with a deviation of its own, so that liars are no more alike than honest senders.
 
-    The message of agent j is L·(−√push·unit(μ) + √(1 − push)·unit(x_j − μ)), where L is the usual length and x_j what the
-    agent would send if it were honest.
+    The message of agent j is L·(−√push·unit(μ) + √(1 − push)·unit(x_j − μ)), where L is the usual length and x_j what
+    the agent would send if it were honest.
 
     Args:
         push: the part of the squared length that pushes; with 1 all senders send the same.

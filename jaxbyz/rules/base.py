@@ -72,6 +72,8 @@ class Rule(NamedTuple):
         averages: every row is the mean of the messages, weighted by its shares.
         translates: if a vector is added to all messages, it is added to the result.
         remembers_senders: the state has a row per sender, so that row i must always be a message of the same sender.
+        scores: `state -> [n]`, how much a rule with memory trusts every sender, for those who want to see it; None if
+            it does not rate senders.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
@@ -87,6 +89,7 @@ class Rule(NamedTuple):
     averages: bool = False
     translates: bool = False
     remembers_senders: bool = False
+    scores: Callable[[RuleState], Float[Array, " n"]] | None = None
 
 
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **facts: Any) -> Rule:
@@ -203,6 +206,7 @@ def chain(*rules: Rule) -> Rule:
         averages=all(rule.averages for rule in rules),
         translates=all(rule.translates for rule in rules),
         remembers_senders=any(rule.remembers_senders for rule in rules),
+        scores=next((rule.scores for rule in rules if rule.scores is not None), None),
     )
 
 

@@ -46,16 +46,14 @@ class SenderMemory(NamedTuple):
     inner: RuleState
 
 
-def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.01) -> Callable[[Rule], Rule]:
+def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.005) -> Callable[[Rule], Rule]:
     """Let the rule behind it weigh senders by all that they have sent, and exclude those whom later batches refute.
 
     **Weights.** The noise of an honest sender averages out over batches, and a push does not. The rule is therefore
     applied to the discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length
-    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares, divided by the number of senders that say the same (`crowds`), are the
-    weights of the *present* messages, so that the result is as fresh as that of the rule alone. By the division,
-    senders that say the same have one vote together; honest senders are alike only as far as their noise has averaged
-    out, and then all of them are. The f longest messages are shortened to the next one, which may be honest. The rule
-    may therefore be the mean: no sender can be long, and f that are alike count as one.
+    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares, divided by the number of senders that say the same
+    (`crowds`), are the weights of the *present* messages, so that the result is as fresh as that of the rule alone. The
+    f longest messages are shortened to the next one, which may be honest.
 
     **Trust.** What a sender sent in earlier batches cannot depend on the noise of a new batch. When one begins, every
     sender j gets a score, `cos(x_k, batch_j) + cos(x_k, past_j)`, where each cosine is the mean over the new messages
@@ -110,7 +108,7 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
 
     return Rule(
         apply, init, personal=rule.personal, random=rule.random, stateful=True, rotates=rule.rotates,
-        remembers_senders=True,
+        remembers_senders=True, scores=_trust,
     )  # fmt: skip
 
 
@@ -131,6 +129,12 @@ def senders_of(state: RuleState) -> SenderMemory | None:
     """Return what a rule with this state remembers of the senders, or None if it remembers nothing of them."""
     found = [node for node in jax.tree.leaves(state, is_leaf=_is_memory) if _is_memory(node)]
     return found[0] if found else None
+
+
+def _trust(state: RuleState) -> Float[Array, " n"]:
+    remembered = senders_of(state)
+    assert remembered is not None
+    return remembered.trust
 
 
 def _is_memory(node: Any) -> bool:

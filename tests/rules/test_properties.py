@@ -242,7 +242,11 @@ def test_monna_without_an_own_message_takes_the_shortest_others():
     np.testing.assert_allclose(jb.aggregate("monna", jax.random.key(0), x, byzantine=2, unsafe=True), [1.5, 0.0])
 
 
-REGISTERED = {entry.name: entry.build(9, 2) for entry in (*aggregators, *pre_aggregators)}
+BUILT = {entry.name: entry.build(9, 2) for entry in (*aggregators, *pre_aggregators)}
+REGISTERED = {
+    name: built if isinstance(built, jb.Rule) else built(aggregators["rfa"].build(9, 2))
+    for name, built in BUILT.items()
+}
 COORDINATEWISE = ("median", "trimmed-mean", "meamed", "bulyan", "signguard")
 
 

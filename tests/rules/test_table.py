@@ -36,7 +36,8 @@ def strict():
 def build(kind, name, agents=K, f=None):
     entry = KINDS[kind][name]
     f = min(F, entry.most(agents)) if f is None else f
-    return entry.build(agents, f, **OPTIONS.get(name, {})), f
+    built = entry.build(agents, f, **OPTIONS.get(name, {}))
+    return built if built is None or isinstance(built, jb.Rule) else built(aggregators["rfa"].build(agents, f)), f
 
 
 def covered(kind, entry):
@@ -58,7 +59,7 @@ def compiled(kind, name, agents, f):
 
     def call(key, messages, index):
         state = rule.init(*messages.shape)
-        state = jax.tree.map(lambda leaf: leaf.astype(messages.dtype), state)
+        state = jax.tree.map(lambda leaf: leaf if leaf.dtype == bool else leaf.astype(messages.dtype), state)
         return rule.apply(key, messages, Receiver(messages[index], index), state)
 
     return jax.jit(call)
@@ -77,7 +78,7 @@ def check_shape_shares_and_one_compilation(kind, name):
     first = apply(kind, name, draw(1), seed=1)
     rows, shares, _ = apply(kind, name, draw(2), seed=2, index=3)
     m, rule = len(rows), build(kind, name)[0]
-    assert 1 < m < K if rule.moves else m == (K if kind == "pre-aggregator" else 1)
+    assert 1 < m < K if rule.moves else m == (K if kind == "pre-aggregator" and not rule.remembers_senders else 1)
     assert rows.shape == (m, D) and shares.shape == (m, K)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
     assert (shares >= 0).all()
@@ -135,7 +136,7 @@ def check_unusable_messages_are_byzantine_votes(kind, name, what):
     assert np.isfinite(rows).all() and np.isfinite(shares).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     centre, radius = honest.mean(axis=0), np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
-    if kind == "pre-aggregator" and not rule.averages:  # zero replaces a message without a direction
+    if len(rows) > 1 and not rule.averages:  # zero replaces a message without a direction
         radius = max(radius, np.linalg.norm(honest, axis=1).max())
         radius = max(radius, np.linalg.norm(rows - centre, axis=1)[f:].max())
     assert np.linalg.norm(rows - centre, axis=1).max() <= radius + np.linalg.norm(centre) * (len(rows) > 1) + 1e-4
