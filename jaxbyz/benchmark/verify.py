@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config, options_of, reference_cells
+from jaxbyz.benchmark.entries import NOT_ENTRIES, cell_config, options_of, reference_cells
 from jaxbyz.benchmark.records import CELL, StoredRecord, read_records
 from jaxbyz.benchmark.results import CellResult, measurements, result_of
 from jaxbyz.benchmark.suite import Suite
@@ -56,8 +56,8 @@ def check_result(record: StoredRecord, suite: Suite) -> CellResult:
     """
     result = result_of(record)
     cell = result.cell
-    if cell.entry in (ALONE, MEAN):
-        if not any(cell in reference_cells(*setting) for setting in suite.settings):
+    if cell.entry in NOT_ENTRIES:
+        if not any(cell in reference_cells(suite, *setting) for setting in suite.settings):
             raise UsageError(f"{record.place}: the suite {suite.name} has no such reference")
         if result.options != options_of(suite, {}, cell):
             raise UsageError(f"{record.place}: the reference {cell.entry} was not run with the options of the suite")

@@ -20,7 +20,8 @@ from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.records import hash_of, merge, read_record, read_records, write_record
 from jaxbyz.benchmark.results import load_results, measurements, result_of
 from jaxbyz.benchmark.running import run_cells
-from jaxbyz.benchmark.scores import References, normalise, references_of, score_entries
+from jaxbyz.benchmark.reference_scores import References, normalise, references_of
+from jaxbyz.benchmark.scoring import score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
 from jaxbyz.benchmark.table import both_tables
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune
@@ -136,12 +137,12 @@ def test_scores_of_known_results(results):
     scores = score_entries(suite, load_results(results[1], suite))
     robust, central = scores["robust"]["easy", "k5"], scores["central"]["easy", "k5"]
     assert float(robust.attacks["avg-zero"].score.value) == pytest.approx(0.75)
-    assert robust.worst == "large-noise" and tuple(map(float, robust.worst_cell.score)) == pytest.approx(
+    assert robust.worst == "large-noise" and tuple(map(float, robust.total.score)) == pytest.approx(
         (0.5, 0.5, 0.5)
     )
     assert robust.unattacked is not None and float(robust.unattacked.score.value) == pytest.approx(1.0)
     # (−100 − 10) / 20 is below the floor; 40 is better than the mean.
-    assert central.worst == "large-noise" and float(central.worst_cell.score.value) == -1.0
+    assert central.worst == "large-noise" and float(central.total.score.value) == -1.0
     assert float(central.attacks["avg-zero"].score.value) == pytest.approx(1.5)
     assert robust.attacks["avg-zero"].reached_at != robust.attacks["avg-zero"].reached_at  # 25 < threshold: never
     assert central.attacks["avg-zero"].reached_at == 1  # the first point of the curve
@@ -416,7 +417,7 @@ def test_the_table_shows_that_the_seeds_of_entries_are_harder(tmp_path):
     path, folder = make_results(tmp_path)
     suite = load_suite(path)
     for name, far in (("alone", 11.0), ("mean", 31.0)):  # of twelve seeds, the last four are not those of entries
-        (cell,) = (cell for cell in reference_cells("easy", "k5") if cell.entry == name)
+        (cell,) = (cell for cell in reference_cells(suite, "easy", "k5") if cell.entry == name)
         made_up(folder, suite, cell, np.array([far - 6.0] * 8 + [far] * 4))  # five of the middle six are lower
     board = load_leaderboard(str(path), folder)
     assert board["settings"][0]["references"] == pytest.approx({"alone": 6.0, "mean": 26.0})

@@ -14,7 +14,7 @@ from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.records import write_record
 from jaxbyz.benchmark.results import load_results, measurements, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
-from jaxbyz.benchmark.scores import References, references_of
+from jaxbyz.benchmark.reference_scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, verdict
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
@@ -95,7 +95,7 @@ def test_federations_of_one_size_share_certificates(tmp_path):
     suite_text = SUITE.replace("agents = 9\nbyzantine = 2", "agents = 5\nbyzantine = 1")
     path = write_suite(tmp_path, suite_text)
     suite = load_suite(path)
-    assert [suite.certified_as(name) for name in ("k5", "k9")] == ["k5", "k5"]
+    assert [suite.first_of_size(name) for name in ("k5", "k9")] == ["k5", "k5"]
     robust = {"robust": entries()["robust"]}
     rules = rules_to_certify(suite, robust, cells_of(suite, robust))
     assert rules == [RuleToCertify("k5", "rfa"), RuleToCertify("k5", "agreement/trimmed-mean")]
