@@ -48,7 +48,7 @@ threshold = 30.0
 [tasks.easy.fixed]
 env = "TabularMDP"
 trajectories = 6
-horizon = 5
+horizon = 150
 hidden = [2]
 [tasks.easy.defaults]
 N = 2

@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.records import merge
+from jaxbyz.benchmark.merging import merge
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, counted_settings, interval, mean_unattacked, number
 

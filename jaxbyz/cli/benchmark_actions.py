@@ -23,8 +23,9 @@ from jaxbyz.benchmark.entries import (
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.records import merge, read_records
-from jaxbyz.benchmark.results import load_results
+from jaxbyz.benchmark.merging import merge
+from jaxbyz.benchmark.records import read_records
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
 from jaxbyz.benchmark.suite import Suite, load_suite, suite_names
 from jaxbyz.benchmark.table import attack_tables, both_tables

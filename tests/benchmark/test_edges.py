@@ -12,7 +12,8 @@ from jaxbyz.benchmark import tuning
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.records import write_record
-from jaxbyz.benchmark.results import load_results, measurements, write_result
+from jaxbyz.benchmark.checks import load_results
+from jaxbyz.benchmark.results import measurements, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
 from jaxbyz.benchmark.reference_scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
