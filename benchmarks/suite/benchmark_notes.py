@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import ALONE, MEAN, Cell
 from jaxbyz.benchmark.leaderboard import leaderboard
-from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.reference_scores import References
 from jaxbyz.benchmark.scores import performance
 from jaxbyz.benchmark.scoring import score_entries

@@ -97,7 +97,9 @@ def _contradiction(content: dict[str, Any], result: CellResult, config: Config) 
     weights = np.diff(result.trajectories, prepend=0.0)
     whole = np.isfinite(result.returns).all(axis=1) & result.finite
     curve, average = result.returns[whole] @ weights / weights.sum(), result.average[whole]
-    if (np.abs(curve - average) > ROUNDING * np.maximum(1.0, np.abs(result.returns[whole]).max(axis=1, initial=0))).any():
+    if (
+        np.abs(curve - average) > ROUNDING * np.maximum(1.0, np.abs(result.returns[whole]).max(axis=1, initial=0))
+    ).any():
         return "the average of a seed is not that of its curve"
     rows = [row.tobytes() for row in result.returns if len(np.unique(row)) >= DISTINCT]
     if len(set(rows)) < len(rows):

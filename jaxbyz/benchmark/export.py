@@ -30,14 +30,13 @@ def marl_eval(suite: Suite, results: Mapping[Cell, CellResult]) -> dict[str, Any
         if cell.entry in NOT_ENTRIES:
             continue
         runs = {}
-        first_seed = int(result.config["seed"])
         for offset, (row, final) in enumerate(zip(result.returns, result.final, strict=True)):
             steps: dict[str, Any] = {
                 f"step_{i}": {"step_count": int(x), "return": [float(y)]}
                 for i, (x, y) in enumerate(zip(result.trajectories, row, strict=True))
             }
             steps["absolute_metrics"] = {"return": [float(final)]}
-            runs[f"seed_{first_seed + offset}"] = steps
+            runs[f"seed_{suite.seeds.first + offset}"] = steps
         name = f"{cell.task}.{cell.federation}.{cell.attack}"
         tasks.setdefault(name, {})[cell.entry] = runs
     return {suite.name: tasks}

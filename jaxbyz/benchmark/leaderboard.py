@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import NO_ATTACK, Cell, select
 from jaxbyz.benchmark.checks import load_results
+from jaxbyz.benchmark.entries import NO_ATTACK, Cell, select
 from jaxbyz.benchmark.results import CellResult, load_certificates
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (

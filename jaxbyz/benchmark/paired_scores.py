@@ -152,7 +152,9 @@ def describe(suite: Suite, results: Results, task: str, federation: str) -> dict
         "gain": interval(unit),
         "standard_errors": float(unit.mean()) / error if error > 0 else np.nan,
         "pooled": estimate(
-            float(pooled.mean() / unit.mean()), (pooled[drawn].mean(axis=1) / unit[drawn].mean(axis=1))[None], confidence
+            float(pooled.mean() / unit.mean()),
+            (pooled[drawn].mean(axis=1) / unit[drawn].mean(axis=1))[None],
+            confidence,
         ),
         "failed": float(np.mean(unit < 0)),
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import (
     NO_ATTACK,
     NOT_ENTRIES,
@@ -25,7 +26,6 @@ from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.merging import merge
 from jaxbyz.benchmark.records import read_records
-from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
 from jaxbyz.benchmark.suite import Suite, load_suite, suite_names
 from jaxbyz.benchmark.table import attack_tables, both_tables

@@ -14,20 +14,19 @@ import pytest
 from benchmark_results import SUITE, entries, made_up, make_results, result_path, write_suite
 from scipy import stats
 
+from jaxbyz.benchmark.checks import check_result, load_results
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, load_entries, parse_entries, reference_cells
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.merging import merge
 from jaxbyz.benchmark.records import hash_of, read_record, read_records, write_record
-from jaxbyz.benchmark.checks import load_results
+from jaxbyz.benchmark.reference_scores import References, normalise, references_of
 from jaxbyz.benchmark.results import measurements, result_of
 from jaxbyz.benchmark.running import run_cells
-from jaxbyz.benchmark.reference_scores import References, normalise, references_of
 from jaxbyz.benchmark.scoring import score_entries
 from jaxbyz.benchmark.suite import load_suite, suite_names
 from jaxbyz.benchmark.table import both_tables
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune
-from jaxbyz.benchmark.checks import check_result
 from jaxbyz.benchmark.verify import choose, compare
 from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
@@ -140,9 +139,7 @@ def test_scores_of_known_results(results):
     scores = score_entries(suite, load_results(results[1], suite))
     robust, central = scores["robust"]["easy", "k5"], scores["central"]["easy", "k5"]
     assert float(robust.attacks["avg-zero"].score.value) == pytest.approx(0.75)
-    assert robust.worst == "large-noise" and tuple(map(float, robust.total.score)) == pytest.approx(
-        (0.5, 0.5, 0.5)
-    )
+    assert robust.worst == "large-noise" and tuple(map(float, robust.total.score)) == pytest.approx((0.5, 0.5, 0.5))
     assert robust.unattacked is not None and float(robust.unattacked.score.value) == pytest.approx(1.0)
     # (−100 − 10) / 20 is below the floor; 40 is better than the mean.
     assert central.worst == "large-noise" and float(central.total.score.value) == -1.0

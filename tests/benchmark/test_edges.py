@@ -9,13 +9,13 @@ import pytest
 from benchmark_results import ENTRIES, RETURNS, SUITE, entries, made_up, make_results, write_suite
 
 from jaxbyz.benchmark import tuning
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.records import write_record
-from jaxbyz.benchmark.checks import load_results
+from jaxbyz.benchmark.reference_scores import References, references_of
 from jaxbyz.benchmark.results import measurements, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
-from jaxbyz.benchmark.reference_scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, verdict
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
@@ -45,7 +45,7 @@ def test_a_seed_that_ends_below_its_budget_is_not_diverged(tmp_path):
     # The curve shows the seeds that have sampled something, and ends where no seed has.
     for last, end in ((6, 40.0), (4, None)):
         metrics["trajectories"][7, 1:] = last - 2, last
-        write_result(folder, suite, CELL, {}, config, metrics, 1.0)
+        write_result(folder, suite, CELL, entries()["robust"].options, config, metrics, 1.0)
         settings = {entry["name"]: entry["settings"] for entry in load_leaderboard(str(path), folder)["entries"]}
         curve = settings["robust"][0]["cells"]["avg-zero"]["curve"]
         assert (
