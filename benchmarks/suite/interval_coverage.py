@@ -126,8 +126,8 @@ def report_paired(suite: Suite, results: Results, names: list[str], arguments: a
             generator = np.random.default_rng(0)
             found = simulate_paired(populations, suite.seeds.count, arguments.draws, arguments.resamples, generator)
             print(
-                f"{name}: true score {found['true']:.2f}, mean estimate {found['estimated']:.2f}, with the attack chosen "
-                f"on the scored seeds {found['chosen on all seeds']:.2f}; coverage {found['coverage']:.1%}",
+                f"{name}: true score {found['true']:.2f}, mean estimate {found['estimated']:.2f} (attack chosen on the "
+                f"scored seeds: {found['chosen on all seeds']:.2f}); coverage {found['coverage']:.1%}",
                 flush=True,
             )
 

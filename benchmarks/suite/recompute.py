@@ -1,6 +1,7 @@
 """Compute all scores of suite v2 or v2-lite from the files again, with NumPy and nothing of the package.
 
-    python benchmarks/suite/recompute.py jaxbyz/benchmark/suites/v2-lite.toml benchmarks/results/benchmark/v2-lite.jsonl.gz
+    cd benchmarks/results/benchmark
+    python ../../suite/recompute.py ../../../jaxbyz/benchmark/suites/v2-lite.toml v2-lite.jsonl.gz
 
 The definition is in docs/statistics.md; this script is short so that it can be checked by reading.
 """

@@ -20,8 +20,8 @@ def merge(sources: Sequence[str | Path], out: str | Path, suite: Suite, log: Cal
     give the same bytes.
 
     Raises:
-        UsageError: if a record is damaged, belongs to another suite or is refused (`jaxbyz.benchmark.checks`), or two results of a cell have different
-            configurations; nothing was written then.
+        UsageError: if a record is damaged, belongs to another suite or is refused by `jaxbyz.benchmark.checks`, or two
+            results of a cell have different configurations; nothing was written then.
     """
     target = Path(out)
     kept = read_records(target, suite) if target.exists() else {}

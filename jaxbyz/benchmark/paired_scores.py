@@ -1,7 +1,7 @@
 """Scores of the suites `v2` and `v2-lite`: every seed is compared with the references on the same seed.
 
-For seed i of a setting, a task with a federation, let aᵢ, mᵢ and xᵢ be the returns of `alone`, of `mean` and of an entry
-under an attack. The gain of the entry is xᵢ − aᵢ, that of the federation without liars mᵢ − aᵢ, and
+For seed i of a setting, a task with a federation, let aᵢ, mᵢ and xᵢ be the returns of `alone`, of `mean` and of an
+entry under an attack. The gain of the entry is xᵢ − aᵢ, that of the federation without liars mᵢ − aᵢ, and
 
     score = Σᵢ (xᵢ − aᵢ) / Σᵢ (mᵢ − aᵢ).
 
@@ -134,7 +134,7 @@ def weight(setting: tuple[str, str], ranked: Sequence[tuple[str, str]]) -> float
 
 
 def describe(suite: Suite, results: Results, task: str, federation: str) -> dict[str, Any]:
-    """Return the references of a setting: mean returns, paired gains, and the share of seeds on which the mean loses."""
+    """Return mean returns of the references, their paired gains, and the share of seeds on which the mean loses."""
     cells = {name: reference_cell(suite, name, task, federation) for name in suite.references}
     if any(cell not in results for cell in cells.values()):
         return {"references": None}
@@ -145,17 +145,14 @@ def describe(suite: Suite, results: Results, task: str, federation: str) -> dict
 
     returns = {name: _returns(suite, results, cell) for name, cell in cells.items()}
     unit, pooled = returns[MEAN] - returns[ALONE], returns[POOLED] - returns[ALONE]
+    ratio = pooled[drawn].mean(axis=1) / unit[drawn].mean(axis=1)
     error = float(unit.std(ddof=1) / np.sqrt(len(unit))) if len(unit) > 1 else np.nan
     return {
         "references": {name: float(row.mean()) for name, row in returns.items()},
         "reference_intervals": {name: interval(row) for name, row in returns.items()},
         "gain": interval(unit),
         "standard_errors": float(unit.mean()) / error if error > 0 else np.nan,
-        "pooled": estimate(
-            float(pooled.mean() / unit.mean()),
-            (pooled[drawn].mean(axis=1) / unit[drawn].mean(axis=1))[None],
-            confidence,
-        ),
+        "pooled": estimate(float(pooled.mean() / unit.mean()), ratio[None], confidence),
         "failed": float(np.mean(unit < 0)),
     }
 

@@ -122,7 +122,7 @@ class Tuning:
         count: the number of seeds.
         attacks: the worst of these decides; references are tuned without attack.
         factors: the default step size of the task times each of these is tried.
-        worst: if positive, only so many of the attacks are used: those under which the entry is worst with the factor 1.
+        worst: if positive, only so many of the attacks decide: those under which the entry is worst with the factor 1.
     """
 
     first: int

@@ -426,14 +426,18 @@ def test_the_table_shows_that_the_seeds_of_entries_are_harder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("suite", "shown_in"),
-    [("v1", ("docs/benchmark.md", "README.md")), ("v1-lite", ("docs/benchmark.md",))],
+    ("suite", "shown_in", "entries"),
+    [
+        ("v1", ("docs/measurements/benchmark_v1.md",), 15),
+        ("v1-lite", ("docs/measurements/benchmark_v1.md",), 15),
+        ("v2-lite", ("docs/benchmark.md", "README.md"), ENTRIES_V2),
+    ],
 )
-def test_what_is_published_follows_from_the_results(suite, shown_in, monkeypatch):
+def test_what_is_published_follows_from_the_results(suite, shown_in, entries, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "suite")
     publish = importlib.import_module("publish_benchmark")
     board = load_leaderboard(suite, publish.published("benchmark", suite))
-    assert len(board["entries"]) == 15
+    assert len(board["entries"]) == entries
     assert all(entry["overall"] is not None for entry in board["entries"])
     blocks = publish.blocks(board)
     for name in shown_in:
