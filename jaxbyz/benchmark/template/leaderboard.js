@@ -127,6 +127,21 @@ function drawScale() {
   byId("scale-section").hidden = false;
 }
 
+function drawSurvives() {
+  const attacks = ["none", ...data.attacks], low = data.floor;
+  const rows = data.entries.map((entry) => {
+    const settings = entry.settings.filter(isRanked);
+    return htmlElement("tr", { "data-entry": entry.name }, htmlElement("td", {}, entry.name), ...attacks.map((attack) => {
+      const found = settings.filter((setting) => setting.cells[attack]).map((setting) => setting.cells[attack].score.value);
+      if (!found.length || entry.overall === null) return htmlElement("td", {}, "");
+      const value = mean(found), { background, text } = cividis((value - low) / (1 - low));
+      return htmlElement("td", { class: "value", "data-value": value, "data-attack": attack, style: `background:${background};color:${text}` }, twoDigits(value));
+    }));
+  });
+  byId("survives").append(htmlElement("thead", {}, htmlElement("tr", {}, ...["entry", ...attacks].map((text) => htmlElement("th", {}, text)))), htmlElement("tbody", {}, ...rows));
+  byId("survives-section").hidden = false;
+}
+
 // ---- heatmap and curves ---------------------------------------------------------------------------------------
 const currentSetting = () => data.settings[Number(byId("setting").value)];
 const isDrawn = (one) => drawn.findIndex((cell) => cell.entry === one.entry && cell.attack === one.attack && isSetting(cell.setting, one.setting));
@@ -233,7 +248,10 @@ byId("statistic").textContent = paired
   ? "mean over seeds of the gain over one agent alone with the same seed, divided by the mean gain of the federation; the worst attack is chosen on other seeds than those that are scored, and intervals contain the noise of the references. Seeds lost: the share on which the entry is worse than one agent alone"
   : "interquartile mean over seeds with its bootstrap interval";
 controls();
-if (paired) drawScale();
+if (paired) {
+  drawScale();
+  drawSurvives();
+}
 drawBoard();
 drawn = firstCurves();
 drawHeatmap();
