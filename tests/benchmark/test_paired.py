@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmark_results import SUITE, entries, made_up, write_suite
+from benchmark_results import GAINS, PAIRED, entries, paired_results, write_suite
 
 from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, options_of
@@ -23,29 +23,6 @@ from jaxbyz.cli import main
 from jaxbyz.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-PAIRED = SUITE.replace("references = 12", "references = 8").replace("floor = -1.0", 'floor = -1.0\nscoring = "paired"')
-ALONE = np.array([10.0, 12.0, 8.0, 10.0, 14.0, 6.0, 10.0, 10.0])
-MEAN = ALONE + np.array([20.0, 18.0, 22.0, 20.0, 20.0, 20.0, 16.0, 24.0])  # a gain of 20
-GAINS = {
-    ("robust", "none"): np.full(8, 20.0),
-    ("robust", "avg-zero"): np.array([10.0, 12.0, 8.0, 10.0, 10.0, 14.0, 6.0, 10.0]),
-    ("robust", "large-noise"): np.array([18.0, -6.0, 20.0, 20.0, 18.0, 18.0, 20.0, 20.0]),
-    ("central", "none"): np.full(8, 10.0),
-    ("central", "avg-zero"): np.full(8, -2.0),
-    ("central", "large-noise"): np.full(8, 30.0),
-}
-
-
-def paired_results(folder: Path, gains: dict = GAINS, text: str = PAIRED) -> tuple[Path, Path]:
-    """Write a suite with paired scores and results of all cells; return both paths."""
-    path = write_suite(folder, text)
-    suite, out = load_suite(path), folder / "results"
-    out.mkdir()
-    references = {"alone": ALONE, "mean": MEAN, "pooled": ALONE + 30.0}
-    for cell in cells_of(suite, entries()):
-        returns = references[cell.entry] if cell.entry in references else ALONE + gains[cell.entry, cell.attack]
-        made_up(out, suite, cell, returns)
-    return path, out
 
 
 def test_scores_are_gains_over_one_agent_on_the_same_seeds(tmp_path):
