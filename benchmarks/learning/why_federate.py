@@ -1,6 +1,6 @@
 """The picture of README.md: one agent alone, and thirteen with and without liars, from what `tasks.py` has trained.
 
-    python benchmarks/learning/why_federate.py benchmarks/results/tasks.jsonl.gz --out docs/images/why_federate.png
+python benchmarks/learning/why_federate.py benchmarks/results/tasks.jsonl.gz --out docs/images/why_federate.png
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def simulate_paired(
             ends.append(np.stack([row[again].mean(axis=1) / scale for row in (worst, crossed)]))
             values.append(crossed.mean() / units.mean())
             of_worst.append(worst.mean() / units.mean())
-        found = estimate(float(np.mean(values)), np.mean(ends, axis=0), 0.95)
+        found = estimate(float(np.mean(values)), np.mean(ends, axis=0), 0.95, seeds)
         covered += bool(found.low <= true <= found.high)
         estimates.append(np.mean(values))
         plain.append(np.mean(of_worst))

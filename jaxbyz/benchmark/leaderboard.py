@@ -42,8 +42,8 @@ def leaderboard(suite: Suite, results: Mapping[Cell, CellResult], certificates: 
     """
     scores = score_entries(suite, results)
     ranked = ranked_settings(suite, scores)
-    weight = scoring_of(suite).weight
-    totals = {entry: overall(suite, settings, ranked, weight) for entry, settings in scores.items()}
+    scoring = scoring_of(suite)
+    totals = {entry: overall(suite, settings, ranked, scoring) for entry, settings in scores.items()}
 
     def order(entry: str) -> tuple[bool, float, str]:
         total = totals[entry]

@@ -11,7 +11,8 @@ There is no floor, except that a seed that became non-finite counts as the floor
 The score of a setting is that of the worst attack, which is chosen on other seeds than those that are scored: the seeds
 are divided into `FOLDS` parts, and each part is scored under the attack that is worst on all other parts. The interval
 begins where it does under the attack that all seeds together call worst, whose score is too low on average, and ends
-where it does under the attacks chosen on other seeds, whose score is too high on average.
+where it does under the attacks chosen on other seeds, whose score is too high on average. Percentiles are corrected for
+few seeds.
 
 Settings of one task share its seeds and are averaged first, so that every task counts once. Tasks are independent.
 """
@@ -101,11 +102,11 @@ def _score(suite: Suite, task: str, rows: Sequence[np.ndarray], unit: np.ndarray
     resampled = np.stack([row[drawn].mean(axis=1) / units for row in reversed(rows)])
     in_returns = np.stack([row[drawn].mean(axis=1) for row in reversed(rows)])
     besides = {
-        "gain": estimate(float(gains.mean()), in_returns, confidence),
+        "gain": estimate(float(gains.mean()), in_returns, confidence, len(gains)),
         "robust": float(interquartile_mean(gains) / interquartile_mean(unit)),
         "failed": float(np.mean(gains < 0)),
     }
-    value = estimate(float(gains.mean() / unit.mean()), resampled, confidence)
+    value = estimate(float(gains.mean() / unit.mean()), resampled, confidence, len(gains))
     return CellScore(gains / unit.mean(), value, resampled, reached, besides)
 
 
@@ -141,7 +142,7 @@ def describe(suite: Suite, results: Results, task: str, federation: str) -> dict
     drawn, confidence = draws(suite, task), suite.statistics.confidence
 
     def interval(values: np.ndarray) -> Estimate:
-        return estimate(float(values.mean()), values[drawn].mean(axis=1)[None], confidence)
+        return estimate(float(values.mean()), values[drawn].mean(axis=1)[None], confidence, len(values))
 
     returns = {name: _returns(suite, results, cell) for name, cell in cells.items()}
     unit, pooled = returns[MEAN] - returns[ALONE], returns[POOLED] - returns[ALONE]
@@ -152,9 +153,9 @@ def describe(suite: Suite, results: Results, task: str, federation: str) -> dict
         "reference_intervals": {name: interval(row) for name, row in returns.items()},
         "gain": interval(unit),
         "standard_errors": float(unit.mean()) / error if error > 0 else np.nan,
-        "pooled": estimate(float(pooled.mean() / unit.mean()), ratio[None], confidence),
+        "pooled": estimate(float(pooled.mean() / unit.mean()), ratio[None], confidence, len(unit)),
         "failed": float(np.mean(unit < 0)),
     }
 
 
-SCORING = Scoring(has_scale, score_cell, total, weight, describe)
+SCORING = Scoring(has_scale, score_cell, total, weight, describe, corrected=True)

@@ -115,4 +115,4 @@ def describe(suite: Suite, results: Results, task: str, federation: str) -> dict
     return {"references": references, "reference_intervals": intervals, "on_entry_seeds": on_entry_seeds}
 
 
-SCORING = Scoring(has_scale, score_cell, total, lambda setting, ranked: 1.0, describe)
+SCORING = Scoring(has_scale, score_cell, total, lambda setting, ranked: 1.0, describe, corrected=False)

@@ -77,6 +77,7 @@ class Scoring(NamedTuple):
         total: (suite, results, cells of a setting) -> the score under the worst attack, given one cell per attack.
         weight: (setting, ranked settings) -> what the setting counts in an overall score.
         describe: (suite, results, task, federation) -> what the leaderboard says about the references of a setting.
+        corrected: whether the percentiles of intervals are corrected for few seeds.
     """
 
     has_scale: Callable[[Suite, Results, str, str], bool]
@@ -84,6 +85,7 @@ class Scoring(NamedTuple):
     total: Callable[[Suite, Results, Mapping[Cell, CellScore]], CellScore]
     weight: Callable[[tuple[str, str], Sequence[tuple[str, str]]], float]
     describe: Callable[[Suite, Results, str, str], dict[str, Any]]
+    corrected: bool
 
 
 def performance(result: CellResult, measure: str) -> np.ndarray:
@@ -91,10 +93,14 @@ def performance(result: CellResult, measure: str) -> np.ndarray:
     return result.average if measure == "average" else result.final
 
 
-def estimate(value: float, resampled: np.ndarray, confidence: float) -> Estimate:
-    """Return a value with the percentile interval of its bootstrap samples, `[ends, resamples]` as in `CellScore`."""
-    low, _ = percentile_interval(resampled[0], confidence)
-    _, high = percentile_interval(resampled[-1], confidence)
+def estimate(value: float, resampled: np.ndarray, confidence: float, seeds: int | None = None) -> Estimate:
+    """Return a value with the percentile interval of its bootstrap samples, `[ends, resamples]` as in `CellScore`.
+
+    With the number of seeds, the percentiles are corrected for few of them (`jaxbyz.report.intervals`).
+    """
+    sizes = [] if seeds is None else [seeds]
+    low, _ = percentile_interval(resampled[0], confidence, sizes)
+    _, high = percentile_interval(resampled[-1], confidence, sizes)
     return Estimate(np.asarray(value), np.asarray(low), np.asarray(high))
 
 
@@ -142,17 +148,15 @@ def ranked_settings(suite: Suite, scores: Mapping[str, Settings]) -> list[tuple[
     return [setting for setting in known if any(setting in found for found in scores.values())]
 
 
-def overall(
-    suite: Suite, settings: Settings, ranked: Sequence[tuple[str, str]], weight: Callable[..., float]
-) -> Estimate | None:
+def overall(suite: Suite, settings: Settings, ranked: Sequence[tuple[str, str]], scoring: Scoring) -> Estimate | None:
     """Return the weighted mean score over the ranked settings, or None if one of them has no score."""
     totals = total_scores(settings, ranked)
     if not totals:
         return None
-    weights = np.array([weight(setting, ranked) for setting in ranked])
+    weights = np.array([scoring.weight(setting, ranked) for setting in ranked])
     value = float(np.average([total.score.value for total in totals], weights=weights))
     resampled = np.average([total.resampled for total in totals], axis=0, weights=weights)
-    return estimate(value, resampled, suite.statistics.confidence)
+    return estimate(value, resampled, suite.statistics.confidence, suite.seeds.count if scoring.corrected else None)
 
 
 def total_scores(settings: Settings, ranked: Iterable[tuple[str, str]]) -> list[CellScore]:
