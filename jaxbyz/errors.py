@@ -17,6 +17,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def printable(text: str) -> str:
+    """Return a text in which characters that control terminals are replaced by question marks."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 MOST_NAMES = 5  # in a message
 
 

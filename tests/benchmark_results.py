@@ -48,7 +48,7 @@ threshold = 30.0
 [tasks.easy.fixed]
 env = "TabularMDP"
 trajectories = 6
-horizon = 5
+horizon = 150
 hidden = [2]
 [tasks.easy.defaults]
 N = 2
@@ -72,6 +72,20 @@ RETURNS = {
     ("central", "none"): 20.0,
     ("central", "avg-zero"): 40.0,
     ("central", "large-noise"): -100.0,
+}
+
+
+# The same with paired scores: returns of one agent alone, of the mean, and gains of the entries over one agent alone.
+PAIRED = SUITE.replace("references = 12", "references = 8").replace("floor = -1.0", 'floor = -1.0\nscoring = "paired"')
+ALONE = np.array([10.0, 12.0, 8.0, 10.0, 14.0, 6.0, 10.0, 10.0])
+MEAN = ALONE + np.array([20.0, 18.0, 22.0, 20.0, 20.0, 20.0, 16.0, 24.0])  # a gain of 20
+GAINS = {
+    ("robust", "none"): np.full(8, 20.0),
+    ("robust", "avg-zero"): np.array([10.0, 12.0, 8.0, 10.0, 10.0, 14.0, 6.0, 10.0]),
+    ("robust", "large-noise"): np.array([18.0, -6.0, 20.0, 20.0, 18.0, 18.0, 20.0, 20.0]),
+    ("central", "none"): np.full(8, 10.0),
+    ("central", "avg-zero"): np.full(8, -2.0),
+    ("central", "large-noise"): np.full(8, 30.0),
 }
 
 
@@ -115,4 +129,16 @@ def make_results(folder: Path) -> tuple[Path, Path]:
     for cell in cells_of(suite, entries()):
         count = suite.seeds.references if cell.entry in ("alone", "mean") else suite.seeds.count
         made_up(out, suite, cell, np.full(count, RETURNS[cell.entry, cell.attack]))
+    return path, out
+
+
+def paired_results(folder: Path, gains: dict = GAINS, text: str = PAIRED) -> tuple[Path, Path]:
+    """Write a suite with paired scores and results of all cells; return both paths."""
+    path = write_suite(folder, text)
+    suite, out = load_suite(path), folder / "results"
+    out.mkdir()
+    references = {"alone": ALONE, "mean": MEAN, "pooled": ALONE + 30.0}
+    for cell in cells_of(suite, entries()):
+        returns = references[cell.entry] if cell.entry in references else ALONE + gains[cell.entry, cell.attack]
+        made_up(out, suite, cell, returns)
     return path, out

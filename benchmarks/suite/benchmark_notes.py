@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import ALONE, MEAN, Cell
 from jaxbyz.benchmark.leaderboard import leaderboard
-from jaxbyz.benchmark.results import load_results
-from jaxbyz.benchmark.scores import References, performance, score_entries
+from jaxbyz.benchmark.reference_scores import References
+from jaxbyz.benchmark.scores import performance
+from jaxbyz.benchmark.scoring import score_entries
 from jaxbyz.benchmark.suite import load_suite
 
 

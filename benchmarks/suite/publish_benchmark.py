@@ -5,7 +5,7 @@
 Results are added to benchmarks/results/benchmark/SUITE.jsonl.gz, and what `tune` tried to
 benchmarks/results/tuning/SUITE.jsonl.gz; results that are there are never replaced. The page is
 docs/leaderboard-SUITE.html. The tables replace what is between the comments `<!-- leaderboard SUITE -->` and
-`<!-- end -->` in docs/benchmark.md and README.md. Without folders, the page and the tables are written again.
+`<!-- end -->` in the pages that have them. Without folders, the page and the tables are written again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.records import merge
+from jaxbyz.benchmark.merging import merge
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, counted_settings, interval, mean_unattacked, number
 
@@ -43,7 +43,8 @@ def headline(board: dict[str, Any], most: int = 6) -> str:
 
 def blocks(board: dict[str, Any]) -> dict[str, str]:
     """Return the tables by the file that shows them."""
-    return {"docs/benchmark.md": both_tables(board), "README.md": headline(board)}
+    tables = dict.fromkeys(("docs/benchmark.md", "docs/measurements/benchmark_v1.md"), both_tables(board))
+    return {**tables, "README.md": headline(board)}
 
 
 def replace_block(path: Path, suite: str, text: str) -> None:

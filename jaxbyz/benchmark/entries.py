@@ -20,14 +20,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.benchmark.records import record_name
-from jaxbyz.benchmark.suite import OPTIONAL_TABLE, RUN_OPTIONS, TEXT, Suite, Table, load_suite, suite_names
+from jaxbyz.benchmark.suite import (
+    ALONE,
+    ENTRY_FILES,
+    MEAN,
+    OPTIONAL_TABLE,
+    POOLED,
+    RUN_OPTIONS,
+    TEXT,
+    Suite,
+    Table,
+    load_suite,
+    suite_names,
+)
 from jaxbyz.configuration.config import TYPES, Config
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError, check_choice, unknown
 from jaxbyz.files import read_toml
 from jaxbyz.registry import convert
 
-ALONE, MEAN = "alone", "mean"  # the references with scores 0 and 1
+NOT_ENTRIES = (ALONE, MEAN, POOLED)  # the names of references
 ONE_AGENT = "one-agent"  # stands for the federation in the cell of `alone`
 NO_ATTACK = "none"
 
@@ -66,23 +78,23 @@ class Cell(NamedTuple):
         return record_name(*self)
 
 
-def load_entries(path: str | Path | None = None) -> dict[str, BenchmarkEntry]:
-    """Read an entry file; by default that of the package.
+def load_entries(path: str | Path | None = None, file: str = ENTRY_FILES[0]) -> dict[str, BenchmarkEntry]:
+    """Read an entry file; without a path, one of the package.
 
     Raises:
         UsageError: if the file cannot be read, or an entry sets an option that does not exist or that suites set.
     """
     if path is not None:
         return parse_entries(read_toml(Path(path)), str(path))
-    text = (resources.files("jaxbyz.benchmark") / "entries.toml").read_text("utf-8")
-    return parse_entries(tomllib.loads(text), "entries.toml")
+    text = (resources.files("jaxbyz.benchmark") / file).read_text("utf-8")
+    return parse_entries(tomllib.loads(text), file)
 
 
 def parse_entries(values: Mapping[str, Any], path: str) -> dict[str, BenchmarkEntry]:
     """Return the entries that a table describes; `path` is named in errors."""
     entries = {}
     for name, table in Table(values, path).tables().items():
-        if name in (ALONE, MEAN):
+        if name in NOT_ENTRIES:
             raise UsageError(f"{path}: {name!r} is a reference of every suite; choose another name")
         found = table.read({"summary": TEXT, "tasks": OPTIONAL_TABLE}, complete=False)
         by_task = {task: options.options() for task, options in found["tasks"].tables().items()}
@@ -147,9 +159,15 @@ def select(kind: str, names: Sequence[str] | None, known: Sequence[str]) -> list
     return [name for name in known if not names or name in names]
 
 
-def reference_cells(task: str, federation: str) -> tuple[Cell, Cell]:
-    """Return the cells whose returns have the scores 0 and 1 in a setting."""
-    return Cell(task, ONE_AGENT, ALONE, NO_ATTACK), Cell(task, federation, MEAN, NO_ATTACK)
+def reference_cell(suite: Suite, name: str, task: str, federation: str) -> Cell:
+    """Return the cell of a reference in a setting. Settings share those that do not depend on all of the federation."""
+    places = {ALONE: ONE_AGENT, MEAN: federation, POOLED: suite.first_of_size(federation)}
+    return Cell(task, places[name], name, NO_ATTACK)
+
+
+def reference_cells(suite: Suite, task: str, federation: str) -> list[Cell]:
+    """Return the cells of all references in a setting, among them those with the scores 0 and 1."""
+    return [reference_cell(suite, name, task, federation) for name in suite.references]
 
 
 def cells_of(suite: Suite, entries: Mapping[str, BenchmarkEntry]) -> list[Cell]:
@@ -159,7 +177,7 @@ def cells_of(suite: Suite, entries: Mapping[str, BenchmarkEntry]) -> list[Cell]:
     """
     cells: dict[Cell, None] = {}
     for task, federation in suite.settings:
-        cells.update(dict.fromkeys(reference_cells(task, federation)))
+        cells.update(dict.fromkeys(reference_cells(suite, task, federation)))
         for entry in entries.values():
             if takes_part(suite, entry, task, federation):
                 attacks = (NO_ATTACK, *suite.attacks_in(task, federation))
@@ -181,10 +199,13 @@ def takes_part(suite: Suite, entry: BenchmarkEntry, task: str, federation: str) 
 def options_of(suite: Suite, entries: Mapping[str, BenchmarkEntry], cell: Cell) -> dict[str, Any]:
     """Return the options of the entry or the reference of a cell."""
     task = suite.tasks[cell.task]
-    if cell.entry == ALONE:
-        return {"algorithm": "page-pg", **task.alone}
-    if cell.entry == MEAN:
-        return {"algorithm": "dec-page-pg", **task.mean}
+    references = {
+        ALONE: {"algorithm": "page-pg", **task.alone},
+        MEAN: {"algorithm": "dec-page-pg", **task.mean},
+        POOLED: {"algorithm": "page-pg", **task.pooled},
+    }
+    if cell.entry in references:
+        return references[cell.entry]
     return entries[cell.entry].options_on(cell.task)
 
 
@@ -204,16 +225,22 @@ def cell_config(suite: Suite, cell: Cell, options: Mapping[str, Any], **changes:
     for name in options:
         if name in task.fixed or name in RUN_OPTIONS:
             raise UsageError(f"entry {cell.entry}: {name} is fixed by the suite on task {cell.task}")
-    size: dict[str, Any] = {"agents": 1, "byzantine": 0}
-    federation: dict[str, Any] = {}
-    if cell.entry != ALONE:
-        described = suite.federations[cell.federation]
-        size = {"agents": described.agents, "byzantine": 0 if cell.entry == MEAN else described.byzantine}
-        federation = described.options
-    count = suite.seeds.references if cell.entry in (ALONE, MEAN) else suite.seeds.count
+    count = suite.seeds.references if cell.entry in NOT_ENTRIES else suite.seeds.count
     seeds = {"seeds": count, "seed": suite.seeds.first, "coin": "own"}
-    merged = {**task.defaults, **task.fixed, **options, **federation, **size, **seeds, **changes}
+    merged = {**task.defaults, **task.fixed, **options}
+    merged |= {**_who_learns(suite, cell, merged), **seeds, **changes}
     try:
         return resolve("default", **merged, attack=cell.attack, unsafe=True)
     except UsageError as error:
         raise UsageError(f"{cell.name}: {error}") from error
+
+
+def _who_learns(suite: Suite, cell: Cell, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the federation of a cell, or of the one learner that stands for it."""
+    if cell.entry == ALONE:
+        return {"agents": 1, "byzantine": 0}
+    federation = suite.federations[cell.federation]
+    K = federation.agents
+    if cell.entry == POOLED:  # the samples of all agents per batch, and for as many batches
+        return {"agents": 1, "byzantine": 0, **{name: K * options[name] for name in ("N", "B", "trajectories")}}
+    return {**federation.options, "agents": K, "byzantine": 0 if cell.entry == MEAN else federation.byzantine}

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, Cell
+from jaxbyz.benchmark.entries import NOT_ENTRIES, Cell
 from jaxbyz.benchmark.results import CellResult
-from jaxbyz.benchmark.scores import Settings, score_entries
+from jaxbyz.benchmark.scores import Settings
+from jaxbyz.benchmark.scoring import score_entries
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.errors import UsageError
 
@@ -26,17 +27,16 @@ def marl_eval(suite: Suite, results: Mapping[Cell, CellResult]) -> dict[str, Any
     """
     tasks: dict[str, Any] = {}
     for cell, result in results.items():
-        if cell.entry in (ALONE, MEAN):
+        if cell.entry in NOT_ENTRIES:
             continue
         runs = {}
-        first_seed = int(result.config["seed"])
         for offset, (row, final) in enumerate(zip(result.returns, result.final, strict=True)):
             steps: dict[str, Any] = {
                 f"step_{i}": {"step_count": int(x), "return": [float(y)]}
                 for i, (x, y) in enumerate(zip(result.trajectories, row, strict=True))
             }
             steps["absolute_metrics"] = {"return": [float(final)]}
-            runs[f"seed_{first_seed + offset}"] = steps
+            runs[f"seed_{suite.seeds.first + offset}"] = steps
         name = f"{cell.task}.{cell.federation}.{cell.attack}"
         tasks.setdefault(name, {})[cell.entry] = runs
     return {suite.name: tasks}

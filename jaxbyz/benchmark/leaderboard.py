@@ -9,28 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import NO_ATTACK, Cell, reference_cells, select
-from jaxbyz.benchmark.results import CellResult, load_certificates, load_results
+from jaxbyz.benchmark.checks import load_results
+from jaxbyz.benchmark.entries import NO_ATTACK, Cell, select
+from jaxbyz.benchmark.results import CellResult, load_certificates
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
     CellScore,
     Settings,
     SettingScore,
-    estimate,
     improvement,
     mean_of_known,
-    normalise,
     overall,
     profile,
     profile_levels,
     ranked_settings,
-    reference_returns,
-    references_of,
-    score_entries,
 )
+from jaxbyz.benchmark.scoring import score_entries, scoring_of
 from jaxbyz.benchmark.suite import Suite, load_suite
 from jaxbyz.configuration.resolving import from_dict
-from jaxbyz.report.intervals import FEWEST_FOR_INTERVAL, Estimate, interquartile_mean, without_interval
+from jaxbyz.report.intervals import Estimate
 
 Certificates = Mapping[tuple[str, str], dict[str, Any]]
 
@@ -45,7 +42,8 @@ def leaderboard(suite: Suite, results: Mapping[Cell, CellResult], certificates: 
     """
     scores = score_entries(suite, results)
     ranked = ranked_settings(suite, scores)
-    totals = {entry: overall(suite, settings, ranked) for entry, settings in scores.items()}
+    scoring = scoring_of(suite)
+    totals = {entry: overall(suite, settings, ranked, scoring) for entry, settings in scores.items()}
 
     def order(entry: str) -> tuple[bool, float, str]:
         total = totals[entry]
@@ -54,6 +52,7 @@ def leaderboard(suite: Suite, results: Mapping[Cell, CellResult], certificates: 
     names = sorted(scores, key=order)
     board = {
         "suite": {**suite.label, "summary": suite.summary, "seeds": suite.seeds.count},
+        "scoring": suite.statistics.scoring,
         "measure": suite.statistics.measure,
         "floor": suite.statistics.floor,
         "confidence": suite.statistics.confidence,
@@ -99,44 +98,18 @@ def improvements(suite: Suite, scores: Sequence[Settings]) -> list[list[Estimate
     return rows
 
 
-def _reference_interval(returns: np.ndarray, suite: Suite) -> Estimate:
-    """Return the interquartile mean of a reference's seeds with its percentile interval, as for scores."""
-    n, value = len(returns), interquartile_mean(returns)
-    if n < FEWEST_FOR_INTERVAL:
-        return without_interval(value)
-    chosen = np.random.default_rng(0).integers(n, size=(suite.statistics.resamples, n))
-    return estimate(float(value), interquartile_mean(returns[chosen.T]), suite.statistics.confidence)
-
-
 def _setting(suite: Suite, results: Mapping[Cell, CellResult], task: str, federation: str) -> dict[str, Any]:
-    """Return what all entries have in common in a setting.
-
-    The intervals of scores do not contain those of the references. The scores of the references on the seeds of the
-    entries, which are the first of their own, show whether these seeds are harder than others: on all of their own
-    seeds they are 0 and 1. There are none where the references make no scale.
-    """
-    references, statistics = references_of(suite, results, task, federation), suite.statistics
-    described, intervals, on_entry_seeds = suite.federations[federation], None, {}
-    if references is not None:
-        returns = {cell.entry: reference_returns(suite, results[cell]) for cell in reference_cells(task, federation)}
-        with np.errstate(invalid="ignore"):  # percentiles of −∞
-            intervals = {name: _reference_interval(row, suite) for name, row in returns.items()}
-        if references.make_scale:
-            first = {
-                name: normalise(row[: suite.seeds.count], references, statistics.floor) for name, row in returns.items()
-            }
-            on_entry_seeds = {name: interquartile_mean(scores) for name, scores in first.items()}
+    """Return what all entries have in common in a setting, with its references."""
+    described = suite.federations[federation]
     return {
         "task": task,
         "federation": federation,
         "agents": described.agents,
         "byzantine": described.byzantine,
-        "ranked": described.ranked,
+        "ranked": suite.is_ranked(task, federation),
         "threshold": suite.tasks[task].threshold,
         "trajectories": suite.tasks[task].fixed.get("trajectories"),
-        "references": references,
-        "reference_intervals": intervals,
-        "on_entry_seeds": on_entry_seeds,
+        **scoring_of(suite).describe(suite, results, task, federation),
     }
 
 
@@ -148,18 +121,18 @@ def _entry_setting(
     cells = dict(score.attacks) if score.unattacked is None else {NO_ATTACK: score.unattacked, **score.attacks}
     one = next(iter(runs.values()))
     rules = rules_of(from_dict(one.config, names=False))
-    verdicts = {rule: certificates.get((suite.certified_as(cell.federation), rule)) for rule in rules}
+    verdicts = {rule: certificates.get((suite.first_of_size(cell.federation), rule)) for rule in rules}
     attacked = [seed for found in score.attacks.values() for seed in found.seeds]
-    worst = score.worst_cell
+    total = score.total
     return {
         "task": cell.task,
         "federation": cell.federation,
-        "score": None if worst is None else worst.score,
+        "score": None if total is None else total.score,
         "worst_attack": score.worst,
         "missing": score.missing,
         "unattacked": None if score.unattacked is None else score.unattacked.score,
         "worst_seed": min(attacked, default=None),
-        "reached_at": None if worst is None else worst.reached_at,
+        "reached_at": None if total is None else total.reached_at,
         "megabytes": np.mean([run.bytes_sent for run in runs.values()]) / 1e6,
         "seconds": np.mean([run.seconds for run in runs.values()]),
         "machine": sorted({str(run.environment.get("device", "unknown")) for run in runs.values()}),
@@ -168,6 +141,7 @@ def _entry_setting(
             for rule, found in verdicts.items()
         },
         "options": one.options,
+        **({} if total is None else total.besides),
         "cells": {attack: _cell(cells[attack], runs[attack]) for attack in cells},
     }
 
@@ -184,6 +158,7 @@ def _cell(score: CellScore, result: CellResult) -> dict[str, Any]:
         "average": np.nanmean(result.average) if finite else None,
         "final": np.nanmean(result.final) if finite else None,
         "hash": result.hash,
+        **score.besides,
         "curve": {"x": result.trajectories, **{name: [float(f"{y:.4g}") for y in row] for name, row in curve.items()}},
     }
 

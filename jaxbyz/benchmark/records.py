@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,7 @@ from jaxbyz.benchmark.suite import Suite, content_hash
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import to_dict
 from jaxbyz.errors import UsageError
-from jaxbyz.files import json_text, read_json, read_json_lines, write_json_lines, write_text
-from jaxbyz.runs.run_folder import make_folder
+from jaxbyz.files import json_text, read_json, read_json_lines, write_text
 
 FORMAT = 1
 ONE_FILE = ".jsonl.gz"  # ends the name of a file with all records of a folder
@@ -106,6 +105,8 @@ def read_record(path: Path, suite: Suite) -> StoredRecord:
 
 def _check(place: str, content: dict[str, Any], suite: Suite) -> str:
     """Return the name of a record; refuse another format, hash or suite, and values of the wrong type."""
+    if any(not text.isprintable() for text in _texts(content)):
+        raise UsageError(f"{place}: a text in it contains control characters")
     if content.get("format") != FORMAT:
         raise UsageError(f"{place}: of another version (format {content.get('format')}, this one reads {FORMAT})")
     if content.get("hash") != hash_of(content):
@@ -125,6 +126,19 @@ def _check(place: str, content: dict[str, Any], suite: Suite) -> str:
     return record_name(content["task"], content["entry"])
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in JSON values, the names of objects among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
 def _check_types(place: str, content: Mapping[str, Any], types: Mapping[str, Any]) -> None:
     """Refuse contents that lack a key or have a value of another type; whole numbers may stand for floats."""
     for key, known in types.items():
@@ -142,37 +156,3 @@ def changed_options(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
     """
     defaults = to_dict(Config())
     return [key for key in defaults if first.get(key, defaults[key]) != second.get(key, defaults[key])]
-
-
-def merge(sources: Sequence[str | Path], out: str | Path, suite: Suite, log: Callable[[str], None]) -> int:
-    """Add the records of folders and files to a folder, or to one .jsonl.gz file, and return how many were added.
-
-    Of several records of the same name the first is kept, because other machines round differently. The same records
-    give the same bytes.
-
-    Raises:
-        UsageError: if a record is damaged or belongs to another suite, or two results of a cell have different
-            configurations; nothing was written then.
-    """
-    target = Path(out)
-    kept = read_records(target, suite) if target.exists() else {}
-    there = set(kept)
-    for source in sources:
-        for name, record in read_records(source, suite).items():
-            first = kept.setdefault(name, record)
-            configs = (found.content.get("config", {}) for found in (record, first))
-            if changed := changed_options(*configs):
-                other = f"has another configuration than {first.place} ({', '.join(changed)})"
-                raise UsageError(f"{record.place}: {other}")
-            if record.content["hash"] != first.content["hash"]:
-                log(f"{name}: kept that of {first.place}")
-    added = sorted(kept.keys() - there)
-    if target.name.endswith(ONE_FILE) and not target.is_dir():
-        make_folder(target.parent)
-        if added:
-            write_json_lines(target, (kept[name].content for name in sorted(kept)))
-    else:
-        make_folder(target)
-        for name in added:
-            write_text(record_path(target, name), json_text(kept[name].content) + "\n")
-    return len(added)

@@ -154,18 +154,6 @@ def result_of(record: StoredRecord) -> CellResult:
     )
 
 
-def load_results(source: str | Path, suite: Suite) -> dict[Cell, CellResult]:
-    """Read all results of a folder or a .jsonl.gz file.
-
-    Raises:
-        UsageError: if a record is damaged or belongs to another suite, or there is no result.
-    """
-    found = [result_of(record) for record in read_records(source, suite, CELL).values()]
-    if not found:
-        raise UsageError(f"{source}: no results here; `jaxbyz benchmark run {suite.name} --out {source}` makes some")
-    return {result.cell: result for result in found}
-
-
 def load_certificates(source: str | Path, suite: Suite) -> dict[tuple[str, str], dict[str, Any]]:
     """Read the certificates of a folder or a .jsonl.gz file: (federation, rule) -> fields of `Certificate`."""
     contents = [record.content for record in read_records(source, suite, CERTIFICATE).values()]

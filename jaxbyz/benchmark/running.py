@@ -32,7 +32,7 @@ WORKING = ".working"  # folder of trainings that are not finished
 
 
 class RuleToCertify(NamedTuple):
-    """A rule of an entry in a federation, which stands for all of its size (`Suite.certified_as`)."""
+    """A rule of an entry in a federation, which stands for all of its size (`Suite.first_of_size`)."""
 
     federation: str
     rule: str
@@ -60,7 +60,7 @@ def rules_to_certify(suite: Suite, entries: Mapping[str, BenchmarkEntry], cells:
         if cell.entry in entries:
             with contextlib.suppress(UsageError):
                 config = cell_config(suite, cell, options_of(suite, entries, cell))
-                federation = suite.certified_as(cell.federation)
+                federation = suite.first_of_size(cell.federation)
                 found.update({RuleToCertify(federation, rule): None for rule in rules_of(config)})
     return list(found)
 

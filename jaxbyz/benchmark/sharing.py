@@ -32,7 +32,7 @@ class Sharing(NamedTuple):
 def sharing_of(suite: Suite, attacks: Sequence[str]) -> Sharing | None:
     """Return what a program of these attacks has in common with others of the suite; None if it stands alone."""
     shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks))[0], suite.tuning
-    at_once = len(tuning.attacks) * len(tuning.factors) * tuning.count
+    at_once = (tuning.worst or len(tuning.attacks)) * len(tuning.factors) * tuning.count
     return Sharing(shared, at_once) if set(attacks) <= set(shared) else None
 
 

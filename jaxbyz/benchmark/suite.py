@@ -26,6 +26,9 @@ from jaxbyz.files import read_toml
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 # Options that the suite itself sets for every run. Neither tasks nor entries may set them.
+ALONE, MEAN, POOLED = "alone", "mean", "pooled"  # references: one agent, and without liars the mean and one learner
+ENTRY_FILES = ("entries.toml", "entries-v2.toml")  # of the package
+REFERENCES = {"references": (ALONE, MEAN), "paired": (ALONE, MEAN, POOLED)}  # scoring -> the references that it uses
 RUN_OPTIONS = ("agents", "byzantine", "attack", "seeds", "seed", "coin", "start", "output", "unsafe")
 
 
@@ -38,8 +41,10 @@ class SuiteTask(NamedTuple):
         defaults: options that an entry may change: batch sizes, step size, estimator.
         alone: options of the reference with score 0, one honest agent alone.
         mean: options of the reference with score 1, the attack-free federation with the mean.
+        pooled: options of the reference that has the samples of all agents, in suites that have one.
         threshold: the return whose first crossing is reported.
         without: attacks of the suite that are too expensive on this task and not run.
+        ranked: whether its scores count in the overall score.
     """
 
     name: str
@@ -47,8 +52,10 @@ class SuiteTask(NamedTuple):
     defaults: dict[str, Any]
     alone: dict[str, Any]
     mean: dict[str, Any]
+    pooled: dict[str, Any]
     threshold: float
     without: tuple[str, ...] = ()
+    ranked: bool = True
 
 
 class FederationSize(NamedTuple):
@@ -93,15 +100,17 @@ class Statistics(NamedTuple):
 
     Attributes:
         measure: `average`, the mean return over the whole run, or `final`, that of the last tenth of the budget.
-        floor: lower scores, and seeds that became non-finite, count as this score.
+        floor: seeds that became non-finite count as this score, and so do lower scores if `scoring` is `references`.
         resamples: the number of bootstrap samples.
         confidence: the coverage of the intervals.
+        scoring: `references` (`jaxbyz.benchmark.reference_scores`) or `paired` (`jaxbyz.benchmark.paired_scores`).
     """
 
     measure: str
     floor: float
     resamples: int
     confidence: float
+    scoring: str = "references"
 
 
 @dataclass(frozen=True)
@@ -113,12 +122,14 @@ class Tuning:
         count: the number of seeds.
         attacks: the worst of these decides; references are tuned without attack.
         factors: the default step size of the task times each of these is tried.
+        worst: if positive, only so many of the attacks decide: those under which the entry is worst with the factor 1.
     """
 
     first: int
     count: int
     attacks: tuple[str, ...]
     factors: tuple[float, ...]
+    worst: int = 0
 
 
 class Suite(NamedTuple):
@@ -127,6 +138,7 @@ class Suite(NamedTuple):
     Attributes:
         name: its name and version.
         summary: one line.
+        entries: the file of the package with the entries that compete if no other file is named.
         hash: of the contents; comments and the order of keys do not matter.
         attacks: the attacks, besides `none`; a task or a federation may leave some out.
         seeds: the seeds of every run.
@@ -140,6 +152,7 @@ class Suite(NamedTuple):
 
     name: str
     summary: str
+    entries: str
     hash: str
     attacks: tuple[str, ...]
     seeds: Seeds
@@ -155,13 +168,22 @@ class Suite(NamedTuple):
         """What results name their suite by."""
         return {"name": self.name, "hash": self.hash}
 
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The references of every setting."""
+        return REFERENCES[self.statistics.scoring]
+
     def attacks_in(self, task: str, federation: str) -> tuple[str, ...]:
         """Return the attacks that are run in a setting, besides `none`."""
         left_out = (*self.tasks[task].without, *self.federations[federation].without)
         return tuple(attack for attack in self.attacks if attack not in left_out)
 
-    def certified_as(self, federation: str) -> str:
-        """Return the first federation of the same size, which shares its certificates with this one.
+    def is_ranked(self, task: str, federation: str) -> bool:
+        """Return whether a setting counts in the overall score."""
+        return self.tasks[task].ranked and self.federations[federation].ranked
+
+    def first_of_size(self, federation: str) -> str:
+        """Return the first federation of the same size, which shares its certificates and `pooled` with this one.
 
         A certificate of a rule depends on the numbers of agents and of Byzantine agents only.
         """
@@ -248,13 +270,16 @@ KINDS = {
     **dict.fromkeys(("name", "summary"), TEXT),
     **dict.fromkeys(("count", "references", "resamples", "byzantine"), COUNT),
     **dict.fromkeys(("seeds", "statistics", "tuning", "certificate", "tasks", "federations", "settings"), TABLE),
-    **dict.fromkeys(("fixed", "defaults", "alone", "mean", "options"), OPTIONAL_TABLE),
+    **dict.fromkeys(("fixed", "defaults", "alone", "mean", "pooled", "options"), OPTIONAL_TABLE),
+    "entries": Kind(str, "entries.toml or entries-v2.toml", lambda value: value in ENTRY_FILES, default="entries.toml"),
     "first": Kind(int, "at least 0", lambda value: value >= 0),
     "agents": Kind(int, "at least 2", lambda value: value >= 2),
     "threshold": Kind(float),
     "floor": Kind(float, "negative", lambda value: value < 0),
     "confidence": Kind(float, "between 0 and 1", lambda value: 0 < value < 1),
     "measure": Kind(str, "average or final", lambda value: value in ("average", "final")),
+    "scoring": Kind(str, "references or paired", lambda value: value in REFERENCES, default="references"),
+    "worst": Kind(int, "at least 0", lambda value: value >= 0, default=0),
     "attacks": TEXTS,
     "without": Kind(list, "a list of different texts", _different_texts, default=[]),
     "factors": Kind(list, "a list of positive numbers, at least one", _positive_numbers),
@@ -338,7 +363,7 @@ def _task(name: str, table: Table) -> SuiteTask:
     fixed, defaults = found["fixed"].options(), found["defaults"].options()
     if both := sorted(fixed.keys() & defaults.keys()):
         raise UsageError(f"{table.path}: {table.where}{both[0]} is in fixed and in defaults")
-    references = {kind: found[kind].options((*RUN_OPTIONS, *fixed)) for kind in ("alone", "mean")}
+    references = {kind: found[kind].options((*RUN_OPTIONS, *fixed)) for kind in (ALONE, MEAN, POOLED)}
     return SuiteTask(name, **{**found, **references, "fixed": fixed, "defaults": defaults})
 
 
@@ -367,6 +392,12 @@ def _problems(suite: Suite) -> Iterator[str]:
     last = seeds.first + max(seeds.count, seeds.references) - 1
     if max(seeds.first, tuning.first) <= min(last, tuning.first + tuning.count - 1):
         yield f"tuning.first={tuning.first}: tuning seeds and seeds of the suite must differ"
+    if seeds.count != seeds.references and suite.statistics.scoring == "paired":
+        yield f"seeds.references={seeds.references}: paired scores need as many as seeds.count={seeds.count}"
+    if tuning.worst and 1.0 not in tuning.factors:
+        yield "tuning.factors: must contain 1, with which the worst attacks are chosen"
+    if tuning.worst > len(tuning.attacks):
+        yield f"tuning.worst={tuning.worst}: there are {len(tuning.attacks)} tuning attacks"
     if "none" in suite.attacks:
         yield "attacks: 'none' is always run; do not name it"
     if others := [name for name in tuning.attacks if name not in (*suite.attacks, "none")]:

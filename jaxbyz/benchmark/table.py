@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
-
-COLUMNS = ("entry", "overall", "worst seed", "without attack", "MB sent", "certificate")
 
 
 def both_tables(board: dict[str, Any]) -> str:
     """Return the leaderboard and the scale of its scores."""
-    return f"{markdown(board)}\n\n{scale(board)}"
+    return f"{markdown(board)}\n\n{SCALES[board['scoring']](board)}"
 
 
 def markdown(board: dict[str, Any]) -> str:
@@ -17,8 +16,8 @@ def markdown(board: dict[str, Any]) -> str:
 
     The other columns are about the ranked settings.
     """
-    settings = _settings(board)
-    head = [*COLUMNS[:2], *(f"{task} {federation}" for task, federation in settings), *COLUMNS[2:]]
+    settings, columns = _settings(board), COLUMNS[board["scoring"]]
+    head = ["entry", "overall", *(f"{task} {federation}" for task, federation in settings), *columns]
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join(['---', *['--:'] * (len(head) - 2), '---'])} |"]
     for entry in board["entries"]:
         by_setting = {(s["task"], s["federation"]): s for s in entry["settings"]}
@@ -27,10 +26,7 @@ def markdown(board: dict[str, Any]) -> str:
             entry["name"],
             interval(entry["overall"]),
             *(setting_cell(by_setting.get(setting)) for setting in settings),
-            number(min((s["worst_seed"] for s in found if s["worst_seed"] is not None), default=None)),
-            number(mean_unattacked(found)),
-            number(sum(s["megabytes"] for s in found) / len(found) if found else None),
-            verdict(found),
+            *(text(found) for text in columns.values()),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -119,3 +115,56 @@ def verdict(settings: list[dict[str, Any]]) -> str:
     known = {text.split(":")[0] for text in texts if text is not None}
     found = [name for name in ("broken", "refused") if name in known]
     return found[0] if found else "cleared" if texts and None not in texts else "–"
+
+
+def _mean_of(settings: list[dict[str, Any]], name: str) -> float | None:
+    """Return the mean of a number over settings that have it."""
+    found = [setting[name] for setting in settings if setting.get(name) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _worst_seed(settings: list[dict[str, Any]]) -> str:
+    return number(min((s["worst_seed"] for s in settings if s["worst_seed"] is not None), default=None))
+
+
+def share(value: float | None) -> str:
+    """Format a share in per cent, or a dash."""
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def paired_scale(board: dict[str, Any]) -> str:
+    """Return the mean returns of the references of every setting, and the gain of federating with its interval.
+
+    The price of federating is what 13 agents gain of that which one learner gains with the samples of all of them. The
+    last column is the share of seeds on which the federation without liars is worse than one agent alone.
+    """
+    columns = ["score 0: alone", "score 1: the mean", "one learner with all samples", "gain", "standard errors"]
+    columns += ["score of that learner", "seeds lost without liars"]
+    lines = [f"| setting | {' | '.join(columns)} |", f"| --- |{' --: |' * len(columns)}"]
+    for setting in board["settings"]:
+        if (found := setting["references"]) is not None:
+            digits = 2 if max(abs(value) for value in found.values()) < 10 else 1
+            texts = [number(found[name], digits) for name in ("alone", "mean", "pooled")]
+            texts += [interval(setting["gain"], digits), number(setting["standard_errors"], 1)]
+            texts += [interval(setting["pooled"]), share(setting["failed"])]
+            lines.append(f"| {setting['task']} {setting['federation']} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+# What the leaderboard shows beside the scores: column -> text for the counted settings of an entry.
+Texts = dict[str, Callable[[list[dict[str, Any]]], str]]
+COLUMNS: dict[str, Texts] = {
+    "references": {
+        "worst seed": _worst_seed,
+        "without attack": lambda found: number(mean_unattacked(found)),
+        "MB sent": lambda found: number(_mean_of(found, "megabytes")),
+        "certificate": verdict,
+    },
+    "paired": {
+        "interquartile mean": lambda found: number(_mean_of(found, "robust")),
+        "worst seed": _worst_seed,
+        "seeds lost": lambda found: share(_mean_of(found, "failed")),
+        "without attack": lambda found: number(mean_unattacked(found)),
+    },
+}
+SCALES: dict[str, Callable[[dict[str, Any]], str]] = {"references": scale, "paired": paired_scale}

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxbyz.benchmark.entries import (
-    ALONE,
-    MEAN,
     NO_ATTACK,
-    ONE_AGENT,
+    NOT_ENTRIES,
     BenchmarkEntry,
     Cell,
     cell_config,
     decay_of,
     options_of,
+    reference_cell,
     step_size,
 )
 from jaxbyz.benchmark.records import TUNED, read_record, read_records, record_name, record_path, write_record
@@ -42,11 +41,13 @@ class Tuned(NamedTuple):
         returns: attack -> `[G]`, the mean return over the run, or over its last tenth if that is the measure of the
             suite, and over tuning seeds; NaN if a seed became non-finite.
         best: the step size whose worst attack has the highest return.
+        screened: attack -> the same for the factor 1 under all tuning attacks, if the worst of them are chosen.
     """
 
     eta: list[float]
     returns: dict[str, list[float]]
     best: float
+    screened: dict[str, float] = {}  # noqa: RUF012 (never changed)
 
 
 def tune(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: str) -> Tuned:
@@ -55,32 +56,55 @@ def tune(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: s
     Raises:
         UsageError: if a seed became non-finite with every step size.
     """
-    attacks = tuning_attacks(suite, name)
-    factors, eta = np.array(suite.tuning.factors), np.zeros(0)
+    attacks, screened = tuning_attacks(suite, name), dict[str, float]()
+    if len(attacks) > (suite.tuning.worst or len(attacks)):
+        found = _returns_of(suite, entries, name, task, attacks, (1.0,))
+        screened = {attack: float(values[0]) for attack, values in found.items()}
+        attacks = tuple(sorted(attacks, key=lambda attack: _or_lowest(screened[attack]))[: suite.tuning.worst])
+    returns = _returns_of(suite, entries, name, task, attacks, suite.tuning.factors)
+    worst = np.min([_or_lowest(values) for values in returns.values()], axis=0)
+    if np.isneginf(worst).all():
+        raise UsageError(f"task {task}, entry {name}: a seed became non-finite with every step size that was tried")
+    eta = tuning_config(suite, entries, name, task, attacks[0]).eta
+    tried = [float(f"{eta * factor:.6g}") for factor in suite.tuning.factors]
+    best = tried[int(np.argmax(worst))]
+    return Tuned(tried, {attack: values.tolist() for attack, values in returns.items()}, best, screened)
+
+
+def _or_lowest(returns: Any) -> Any:
+    """Return −∞ for returns that are NaN."""
+    return np.nan_to_num(returns, nan=-np.inf)
+
+
+def _returns_of(
+    suite: Suite,
+    entries: Mapping[str, BenchmarkEntry],
+    name: str,
+    task: str,
+    attacks: tuple[str, ...],
+    factors: tuple[float, ...],
+) -> dict[str, np.ndarray]:
+    """Return the mean returns of an entry or a reference on the tuning seeds: attack -> `[G]`, one per factor."""
     share = FINAL_SHARE_OF_BUDGET if suite.statistics.measure == "final" else 1.0
     returns: dict[str, np.ndarray] = {}
     for group in groups_of_attacks(attacks):
         config = tuning_config(suite, entries, name, task, group[0])
-        eta = config.eta * factors
-        sharing = None if name in (ALONE, MEAN) else sharing_of(suite, group)
-        returns |= dict(zip(group, average_returns(config, group, factors, sharing, share), strict=True))
-    returns = {attack: returns[attack] for attack in attacks}
-    worst = np.min([np.nan_to_num(values, nan=-np.inf) for values in returns.values()], axis=0)
-    if np.isneginf(worst).all():
-        raise UsageError(f"task {task}, entry {name}: a seed became non-finite with every step size that was tried")
-    tried = [float(f"{value:.6g}") for value in eta]
-    return Tuned(tried, {attack: values.tolist() for attack, values in returns.items()}, tried[int(np.argmax(worst))])
+        sharing = None if name in NOT_ENTRIES else sharing_of(suite, group)
+        returns |= dict(zip(group, average_returns(config, group, np.array(factors), sharing, share), strict=True))
+    return {attack: returns[attack] for attack in attacks}
 
 
 def tuning_attacks(suite: Suite, name: str) -> tuple[str, ...]:
     """Return the attacks under which an entry or a reference is tuned."""
-    return (NO_ATTACK,) if name in (ALONE, MEAN) else suite.tuning.attacks
+    return (NO_ATTACK,) if name in NOT_ENTRIES else suite.tuning.attacks
 
 
 def tuning_config(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: str, attack: str) -> Config:
     """Return the configuration of tuning with the factor 1: the task's step size, with the decay of the entry."""
     federation = next(f for t, f in suite.settings if t == task)
-    cell = Cell(task, ONE_AGENT if name == ALONE else federation, name, attack)
+    cell = Cell(task, federation, name, attack)
+    if name in NOT_ENTRIES:
+        cell = reference_cell(suite, name, task, federation)
     options = options_of(suite, entries, cell)
     decay = decay_of(suite, task, options)
     others = {key: value for key, value in options.items() if key not in ("eta", "eta_end")}

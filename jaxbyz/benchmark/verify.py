@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import ALONE, MEAN, cell_config, options_of, reference_cells
+from jaxbyz.benchmark.checks import check_results
 from jaxbyz.benchmark.records import CELL, StoredRecord, read_records
-from jaxbyz.benchmark.results import CellResult, measurements, result_of
+from jaxbyz.benchmark.results import CellResult, measurements
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.resolving import from_dict
 from jaxbyz.errors import UsageError
@@ -42,29 +42,11 @@ class Verification(NamedTuple):
 def choose(source: str | Path, suite: Suite, count: int, seed: int) -> list[StoredRecord]:
     """Return a random choice of the results in a folder or a .jsonl.gz file."""
     records = list(read_records(source, suite, CELL).values())
+    check_results(records, suite)
     if not records:
         raise UsageError(f"{source}: no results here")
     chosen = np.random.default_rng(seed).choice(len(records), size=min(count, len(records)), replace=False)
     return [records[i] for i in sorted(chosen)]
-
-
-def check_result(record: StoredRecord, suite: Suite) -> CellResult:
-    """Return a result after checking that its configuration is that of its suite, cell and options.
-
-    Raises:
-        UsageError: if it does not follow the suite.
-    """
-    result = result_of(record)
-    cell = result.cell
-    if cell.entry in (ALONE, MEAN):
-        if not any(cell in reference_cells(*setting) for setting in suite.settings):
-            raise UsageError(f"{record.place}: the suite {suite.name} has no such reference")
-        if result.options != options_of(suite, {}, cell):
-            raise UsageError(f"{record.place}: the reference {cell.entry} was not run with the options of the suite")
-    elif (cell.task, cell.federation) not in suite.settings:
-        raise UsageError(f"{record.place}: the suite {suite.name} has no such setting")
-    record.check_config(cell_config(suite, cell, result.options))
-    return result
 
 
 def verify(
@@ -75,7 +57,7 @@ def verify(
     Raises:
         UsageError: if a result does not follow the suite.
     """
-    results = [check_result(record, suite) for record in records]
+    results = check_results(records, suite)
     here, verifications = describe_environment(), []
     for number, result in enumerate(results, 1):
         log(f"[{number}/{len(results)}] {result.cell.name}")

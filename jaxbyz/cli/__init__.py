@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NoReturn
 
-from jaxbyz.errors import UsageError, first_line, install_command, unknown
+from jaxbyz.errors import UsageError, first_line, install_command, printable, unknown
 
 # command -> (module, one line of help); every module has `add_options(parser)` and `run(arguments) -> exit code`
 COMMANDS = {
@@ -198,7 +198,7 @@ def _reporting_errors(run: Callable[[], int]) -> int:
 
 def _fail(message: str) -> int:
     """Print an error in one line and return the exit code."""
-    print(f"jaxbyz: error: {' '.join(message.splitlines())}", file=sys.stderr, flush=True)
+    print(f"jaxbyz: error: {printable(' '.join(message.splitlines()))}", file=sys.stderr, flush=True)
     return USAGE_ERROR
 
 

@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     def action(name: str, line: str) -> argparse.ArgumentParser:
         added = actions.add_parser(name, help=line, description=line, allow_abbrev=False)
         optional = "?" if name == "list" else None
-        added.add_argument("suite", metavar="SUITE", nargs=optional, help="v1, v1-lite, or a .toml file")
+        added.add_argument("suite", metavar="SUITE", nargs=optional, help="v2-lite, v2, v1, v1-lite, or a .toml file")
         return added
 
     one = action("list", "list suites, or the cells of a suite and which of them are finished")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import (
-    ALONE,
-    MEAN,
     NO_ATTACK,
+    NOT_ENTRIES,
     ONE_AGENT,
     BenchmarkEntry,
     Cell,
@@ -24,8 +24,8 @@ from jaxbyz.benchmark.entries import (
 from jaxbyz.benchmark.export import marl_eval, rliable
 from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
-from jaxbyz.benchmark.records import merge, read_records
-from jaxbyz.benchmark.results import load_results
+from jaxbyz.benchmark.merging import merge
+from jaxbyz.benchmark.records import read_records
 from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
 from jaxbyz.benchmark.suite import Suite, load_suite, suite_names
 from jaxbyz.benchmark.table import attack_tables, both_tables
@@ -49,13 +49,13 @@ SHARED_OPTIONS = (
 
 def list_cells(arguments: argparse.Namespace) -> int:
     """List the suites, or the cells of a suite."""
-    entries = load_entries(arguments.entries)
     if arguments.suite is None:
         for suite in map(load_suite, suite_names()):
-            print(f"{suite.name:<10} {suite.hash}  {suite.summary}")
-        print(f"\nentries: {', '.join(entries)}")
+            names = ", ".join(load_entries(arguments.entries, suite.entries))
+            print(f"{suite.name:<10} {suite.hash}  {suite.summary}\n    entries: {names}")
         return 0
     suite, out = load_suite(arguments.suite), arguments.out
+    entries = load_entries(arguments.entries, suite.entries)
     finished = read_records(out, suite) if out is not None and Path(out).exists() else {}
     for cell in _selected(arguments, suite, entries):
         print(f"{cell.name}{' (finished)' if cell.name in finished else ''}")
@@ -64,7 +64,8 @@ def list_cells(arguments: argparse.Namespace) -> int:
 
 def run_suite(arguments: argparse.Namespace) -> int:
     """Train what is not finished and certify rules, here or in several processes."""
-    suite, entries = load_suite(arguments.suite), load_entries(arguments.entries)
+    suite = load_suite(arguments.suite)
+    entries = load_entries(arguments.entries, suite.entries)
     if arguments.tuned is not None:
         entries = with_step_sizes(suite, entries, load_step_sizes(arguments.tuned, suite))
     cells = _part(arguments.part, _selected(arguments, suite, entries))
@@ -148,10 +149,11 @@ def merge_results(arguments: argparse.Namespace) -> int:
 
 def tune_entries(arguments: argparse.Namespace) -> int:
     """Choose step sizes, here or in several processes."""
-    suite, entries, out = load_suite(arguments.suite), load_entries(arguments.entries), make_folder(arguments.out)
+    suite, out = load_suite(arguments.suite), make_folder(arguments.out)
+    entries = load_entries(arguments.entries, suite.entries)
     check_tasks(suite, entries)
     tasks = select("task", arguments.task, list(dict.fromkeys(task for task, _ in suite.settings)))
-    names = select("entry", arguments.entry, [ALONE, MEAN, *entries])
+    names = select("entry", arguments.entry, [*suite.references, *entries])
     pairs = {f"{task}.{name}": (task, name) for task in tasks for name in names}
     failed: dict[str, str] = {}
     if arguments.jobs > 1:
@@ -177,7 +179,7 @@ def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, Be
     check_tasks(suite, entries)
     tasks = select("task", arguments.task, list(suite.tasks))
     federations = select("federation", arguments.federation, list(suite.federations))
-    names = select("entry", arguments.entry, [*entries, ALONE, MEAN])
+    names = select("entry", arguments.entry, [*entries, *suite.references])
     try:
         attacks = select("attack", arguments.attack, [NO_ATTACK, *suite.attacks])
     except UsageError as error:
@@ -191,7 +193,7 @@ def _selected(arguments: argparse.Namespace, suite: Suite, entries: dict[str, Be
         cell
         for cell in cells_of(suite, entries)
         if cell.task in tasks and cell.federation in (*federations, ONE_AGENT)
-        if cell.entry in (ALONE, MEAN) or (cell.entry in names and cell.attack in attacks)
+        if cell.entry in NOT_ENTRIES or (cell.entry in names and cell.attack in attacks)
     ]
     needed = {cell.task for cell in cells if cell.federation != ONE_AGENT}
     return [cell for cell in cells if cell.task in needed]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from jaxbyz.configuration.config import Config
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def print_message(line: str) -> None:
-    """Print one line on standard error."""
-    print(f"jaxbyz: {line}", file=sys.stderr, flush=True)
+    """Print one line on standard error. What it names may come from files of others."""
+    print(f"jaxbyz: {printable(line)}", file=sys.stderr, flush=True)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

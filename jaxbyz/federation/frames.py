@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, printable
 from jaxbyz.federation.signatures import SIGNATURE_BYTES, Sign
 
 MAGIC = b"JBZ2"  # changes with the format
@@ -131,7 +131,7 @@ def decode_hello(payload: memoryview | bytes) -> Hello:
     """Inverse of `Hello.encode`; the length of the payload was checked."""
     nonce, heard, running, newest, older, version = _HELLO.unpack(payload)
     text = version.rstrip(b"\0").decode("ascii", "replace")
-    return Hello(nonce, heard, bool(running), newest, older, "".join(c if c.isprintable() else "?" for c in text))
+    return Hello(nonce, heard, bool(running), newest, older, printable(text))
 
 
 class Format(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jaxbyz.configuration.config import Config
-from jaxbyz.errors import UsageError
+from jaxbyz.errors import UsageError, printable
 from jaxbyz.federation.keys import (
     FederationDescription,
     node_name,
@@ -240,7 +240,7 @@ def last_line(folder: Path) -> str:
             lines = file.read().decode(errors="replace").strip().splitlines()
     except (UsageError, OSError):
         return "no log"
-    return "".join(c if c.isprintable() else "?" for c in lines[-1]) if lines else "no log"
+    return printable(lines[-1]) if lines else "no log"
 
 
 def statuses(folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmark_results import make_results
+from benchmark_results import make_results, paired_results
 from browser_pages import brightness, browser, shown, watched  # noqa: F401 (browser is a fixture)
 
 from jaxbyz.benchmark.leaderboard import load_leaderboard
@@ -92,3 +92,23 @@ def test_a_narrow_screen_in_light_and_dark(opened, scheme):
     assert (brightness(page.evaluate(background)) > 200) == (scheme == "light")
     page.locator("#theme").click()
     assert (brightness(page.evaluate(background)) > 200) == (scheme == "dark")
+
+
+def test_a_page_of_paired_scores(browser, tmp_path):  # noqa: F811
+    """It says what 0 and 1 are, how much of the gain survives which attack, and one sentence per entry."""
+    from jaxbyz.cli import main
+
+    results, out = paired_results(tmp_path), tmp_path / "board.html"
+    assert main(["benchmark", "page", *map(str, results), "--out", str(out)]) == 0
+    board = load_leaderboard(str(results[0]), results[1])
+    with watched(browser, out) as open_page:
+        page = open_page()
+        scale = page.locator("#scale tbody tr").first.locator("td").all_inner_texts()
+        assert scale[:4] == ["easy, k5", "10.0", "30.0", "40.0"]
+        for entry in board["entries"]:
+            row = page.locator(f"#survives tr[data-entry='{entry['name']}'] td.value")
+            expected = [entry["settings"][0]["cells"][name]["score"]["value"] for name in ("none", *board["attacks"])]
+            assert [float(cell.get_attribute("data-value")) for cell in row.all()] == pytest.approx(expected)
+        sentences = page.locator("#findings li").all_inner_texts()
+        assert sentences[0].startswith("robust keeps 50 % of the gain of federating under its worst attacks (avg-zero)")
+        assert sentences[1].startswith("central is worse than working alone under its worst attacks (avg-zero)")

@@ -9,12 +9,13 @@ import pytest
 from benchmark_results import ENTRIES, RETURNS, SUITE, entries, made_up, make_results, write_suite
 
 from jaxbyz.benchmark import tuning
+from jaxbyz.benchmark.checks import load_results
 from jaxbyz.benchmark.entries import Cell, cell_config, cells_of, parse_entries, with_step_sizes
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.records import write_record
-from jaxbyz.benchmark.results import load_results, measurements, write_result
+from jaxbyz.benchmark.reference_scores import References, references_of
+from jaxbyz.benchmark.results import measurements, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
-from jaxbyz.benchmark.scores import References, references_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, verdict
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
@@ -44,7 +45,7 @@ def test_a_seed_that_ends_below_its_budget_is_not_diverged(tmp_path):
     # The curve shows the seeds that have sampled something, and ends where no seed has.
     for last, end in ((6, 40.0), (4, None)):
         metrics["trajectories"][7, 1:] = last - 2, last
-        write_result(folder, suite, CELL, {}, config, metrics, 1.0)
+        write_result(folder, suite, CELL, entries()["robust"].options, config, metrics, 1.0)
         settings = {entry["name"]: entry["settings"] for entry in load_leaderboard(str(path), folder)["entries"]}
         curve = settings["robust"][0]["cells"]["avg-zero"]["curve"]
         assert (
@@ -95,7 +96,7 @@ def test_federations_of_one_size_share_certificates(tmp_path):
     suite_text = SUITE.replace("agents = 9\nbyzantine = 2", "agents = 5\nbyzantine = 1")
     path = write_suite(tmp_path, suite_text)
     suite = load_suite(path)
-    assert [suite.certified_as(name) for name in ("k5", "k9")] == ["k5", "k5"]
+    assert [suite.first_of_size(name) for name in ("k5", "k9")] == ["k5", "k5"]
     robust = {"robust": entries()["robust"]}
     rules = rules_to_certify(suite, robust, cells_of(suite, robust))
     assert rules == [RuleToCertify("k5", "rfa"), RuleToCertify("k5", "agreement/trimmed-mean")]

@@ -31,6 +31,10 @@ function rowOf(entry) {
   return {
     entry, overall, coverage: estimates.filter((estimate) => estimate !== null).length, settings: settings.length,
     worst: [...new Set(settings.map((setting) => setting.worst_attack).filter((attack) => attack !== null))].join(", "),
+    ...Object.fromEntries(["robust", "failed"].map((name) => {
+      const found = settings.map((setting) => (filters.attack === ALL ? setting : setting.cells[filters.attack] || {})[name]);
+      return [name, found.length && found.every((one) => typeof one === "number") ? mean(found) : null];
+    })),
     worstSeed: attacked.length ? Math.min(...attacked) : null,
     unattacked: mean(settings.filter((setting) => setting.unattacked).map((setting) => setting.unattacked.value)),
     reached: reached.length === settings.length ? mean(reached) : null, reachedIn: reached.length,
@@ -50,10 +54,16 @@ function overallText(row) {
   const full = row.overall.low === undefined ? row.overall.single : row.overall;
   return full ? interval(full) : score(row.overall);
 }
+const paired = data.scoring === "paired";
+const perCent = (value) => (value === null ? "–" : `${(100 * value).toFixed(0)} %`);
 const COLUMNS = [
   ["entry", (row) => row.entry.name, (row) => row.entry.name],
   ["score", (row) => (row.overall === null ? null : row.overall.value), overallText],
   ["worst attacks", (row) => row.worst, attackNames],
+  ...(paired ? [
+    ["interquartile mean", (row) => row.robust, (row) => twoDigits(row.robust)],
+    ["seeds lost", (row) => row.failed, (row) => perCent(row.failed)],
+  ] : []),
   ["worst seed", (row) => row.worstSeed, (row) => twoDigits(row.worstSeed)],
   ["without attack", (row) => row.unattacked, (row) => twoDigits(row.unattacked)],
   ["to threshold", (row) => row.reached, reachedText],
@@ -73,7 +83,7 @@ function drawBoard() {
   });
   const head = COLUMNS.map(([name], i) => {
     const th = htmlElement("th", { scope: "col", tabindex: 0, ...(i === sortBy.column ? { "aria-sort": sortBy.ascending ? "ascending" : "descending" } : {}) }, name);
-    const sort = () => { sortBy = { column: i, ascending: i === sortBy.column ? !sortBy.ascending : i === 0 || i === 5 }; drawBoard(); };
+    const sort = () => { sortBy = { column: i, ascending: i === sortBy.column ? !sortBy.ascending : ["entry", "to threshold", "seeds lost"].includes(name) }; drawBoard(); };
     th.addEventListener("click", sort);
     th.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
     return th;
@@ -92,6 +102,44 @@ function drawBoard() {
   });
   byId("board").replaceChildren(htmlElement("thead", {}, htmlElement("tr", {}, ...head)), htmlElement("tbody", {}, ...body));
   scrollCues();
+}
+
+// ---- what was found, and the scale ------------------------------------------------------------------------------
+// One sentence per entry about the ranked settings.
+function sentence(entry) {
+  const row = rowOf(entry);
+  if (entry.overall === null) return null;
+  const [kept, low, high] = [entry.overall.value, entry.overall.low, entry.overall.high].map((x) => Math.round(100 * x));
+  const how = low > 0 ? `keeps ${kept} % of the gain of federating` : high < 0 ? "is worse than working alone" : `is not clearly better than working alone (${twoDigits(entry.overall.value)})`;
+  const price = row.unattacked === null ? "" : `; without liars it has ${Math.round(100 * row.unattacked)} % of the gain`;
+  return `${entry.name} ${how} under its worst attacks (${row.worst}), and loses ${perCent(row.failed)} of the seeds${price}.`.replaceAll("-", (dash, at, text) => (/[a-z]/.test(text[at - 1] || "") ? dash : "−"));
+}
+function drawScale() {
+  byId("findings").append(...data.entries.map(sentence).filter((text) => text !== null).map((text) => htmlElement("li", {}, text)));
+  const digits = (value, found) => (Math.max(...Object.values(found.references).map(Math.abs)) < 10 ? value.toFixed(2) : value.toFixed(1)).replace("-", "−");
+  const rows = data.settings.filter((setting) => setting.references).map((setting) => {
+    const { alone, mean: federation, pooled } = setting.references, text = (value) => digits(value, setting), gain = setting.gain;
+    const texts = [settingName(setting), text(alone), text(federation), text(pooled), `${text(gain.value)} (${text(gain.low)} to ${text(gain.high)})`, interval(setting.pooled), perCent(setting.failed), setting.ranked ? "yes" : "no"];
+    return htmlElement("tr", {}, ...texts.map((one) => htmlElement("td", {}, one)));
+  });
+  const head = ["setting", "0: one agent alone", "1: the mean without liars", "one learner with all samples", "gain", "score of that learner", "lost", "ranked"];
+  byId("scale").append(htmlElement("thead", {}, htmlElement("tr", {}, ...head.map((text) => htmlElement("th", {}, text)))), htmlElement("tbody", {}, ...rows));
+  byId("scale-section").hidden = false;
+}
+
+function drawSurvives() {
+  const attacks = ["none", ...data.attacks], low = data.floor;
+  const rows = data.entries.map((entry) => {
+    const settings = entry.settings.filter(isRanked);
+    return htmlElement("tr", { "data-entry": entry.name }, htmlElement("td", {}, entry.name), ...attacks.map((attack) => {
+      const found = settings.filter((setting) => setting.cells[attack]).map((setting) => setting.cells[attack].score.value);
+      if (!found.length || entry.overall === null) return htmlElement("td", {}, "");
+      const value = mean(found), { background, text } = cividis((value - low) / (1 - low));
+      return htmlElement("td", { class: "value", "data-value": value, "data-attack": attack, style: `background:${background};color:${text}` }, twoDigits(value));
+    }));
+  });
+  byId("survives").append(htmlElement("thead", {}, htmlElement("tr", {}, ...["entry", ...attacks].map((text) => htmlElement("th", {}, text)))), htmlElement("tbody", {}, ...rows));
+  byId("survives-section").hidden = false;
 }
 
 // ---- heatmap and curves ---------------------------------------------------------------------------------------
@@ -186,7 +234,7 @@ function controls() {
   data.settings.forEach((setting, i) => {
     if (!data.entries.some((entry) => entry.settings.some((one) => isSetting(one, setting)))) return;
     const { alone, mean: federation } = setting.references;
-    const own = setting.on_entry_seeds; // empty if the references make no scale
+    const own = setting.on_entry_seeds || {}; // empty if the references make no scale
     const shifted = own.mean === undefined ? "" : ` (scores on the entries' seeds ${twoDigits(own.alone)} and ${twoDigits(own.mean)})`;
     byId("setting").append(htmlElement("option", { value: i }, `${settingName(setting)}: ${setting.byzantine} of ${setting.agents} Byzantine, alone ${format(alone, alone < 10 ? 2 : 1)}, mean ${format(federation, federation < 10 ? 2 : 1)}${shifted}`));
   });
@@ -196,7 +244,14 @@ function controls() {
 const cells = data.entries.reduce((sum, entry) => sum + entry.settings.reduce((inner, setting) => inner + Object.keys(setting.cells).length, 0), 0);
 byId("summary").textContent = `Suite ${data.suite.name} (${data.suite.summary}; hash ${data.suite.hash}): ${data.entries.length} entries, ${cells} trainings of ${data.suite.seeds} seeds.`;
 byId("measure").textContent = data.measure === "average" ? "mean return over the run" : "mean return over the last tenth of the run";
+byId("statistic").textContent = paired
+  ? "mean over seeds of the gain over one agent alone with the same seed, divided by the mean gain of the federation; the worst attack is chosen on other seeds than those that are scored, and intervals contain the noise of the references. Seeds lost: the share on which the entry is worse than one agent alone"
+  : "interquartile mean over seeds with its bootstrap interval";
 controls();
+if (paired) {
+  drawScale();
+  drawSurvives();
+}
 drawBoard();
 drawn = firstCurves();
 drawHeatmap();
