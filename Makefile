@@ -5,8 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-report test-dist dist release bench fuzz docs notebooks theory clean setup
-.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-interop test-report test-dist bench fuzz docs notebooks theory clean setup
+.PHONY: demo test lint types unit test-slow test-box2d test-mujoco test-byzfl test-interop test-report test-dist dist release bench fuzz docs notebooks theory clean setup
 
 setup: $(VENV)/.installed
 

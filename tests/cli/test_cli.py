@@ -292,7 +292,7 @@ def test_other_names_lead_to_options():
         (["--algorithm", "decbyz"], "did you mean 'decbyzpg'"),
         (["--agreement", "mdaa"], "did you mean 'mda'"),
         (["--pre-aggregator", "bucket"], "did you mean 'bucketing'?"),
-        (["--env", "CartPole"], "did you mean 'CartPole-v1'?"),
+        (["--env", "CartPole"], "did you mean 'CartPole-v1' or"),
         (["--preset", "cartpol"], "did you mean 'cartpole'"),
         (["--optimizer", "adma"], "did you mean 'adam'"),
         (["--aggregator", "rfa:rouds=3"], "unknown option 'rouds'"),
@@ -342,7 +342,7 @@ def test_own_components_are_imported_and_plots_do_not_need_them(capsys, tmp_path
     options = [*TINY, "--p", "1", "--aggregator", "own-rule", "--attack", "own-attack", "--out", out, "--quiet"]
     assert "'own-attack' is unknown" in refused(capsys, "train", *options)
     assert main([*imported, "train", *options]) == 0
-    assert node_command(tmp_path, 0)[3:6] == [*imported, "node"], "the processes of a federation import it too"
+    assert node_command(tmp_path, 0)[4:7] == [*imported, "node"], "the processes of a federation import it too"
     assert "own.py" in refused(capsys, "--import", str(tmp_path / "nowhere" / "own.py"), "list")
     assert "no_such_module" in refused(capsys, "--import", "no_such_module", "list")
     (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")

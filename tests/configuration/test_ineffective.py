@@ -159,7 +159,7 @@ def test_every_way_of_starting_a_run_reports_them(tmp_path, capsys, monkeypatch)
                 pass
 
     monkeypatch.setattr("jaxbyz.runs.run.run", start)
-    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train: train() or 0)
+    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train, *_: train() or 0)
     assert main(["train", "--quiet", "--baseline-value", "3"]) == 0
     assert "jaxbyz: baseline_value=3.0 has no effect: baseline=leave-one-out" in capsys.readouterr().err
     with pytest.warns(UserWarning, match="attack=avg-zero has no effect"):
