@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 from collections.abc import Callable
@@ -77,9 +78,7 @@ def gymnasium_environment(
         return Step(to_vector(result.observation), ticket, *result[1:])
 
     size = max(1, math.prod(shape))
-    return Environment(
-        PREFIX + name, size, actions, reset, step, limit, shape=shape or (1,), scales=scales, host=host
-    )
+    return Environment(PREFIX + name, size, actions, reset, step, limit, shape=shape or (1,), scales=scales, host=host)
 
 
 def names() -> list[str]:
@@ -115,12 +114,10 @@ def _maker(environment: str | Callable[[], Any]) -> Callable[..., Any]:
             importlib.import_module(module)
         spec = gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
-        import difflib
-
-        near = difflib.get_close_matches(environment, names(), n=3)
+        near = [PREFIX + each for each in difflib.get_close_matches(name, names(), n=3)]
         raise UsageError(
-            f"env={PREFIX}{environment}: {first_line(error).rstrip('.')}{did_you_mean([PREFIX + each for each in near])}; "
-            "register it in a file for --import, or install the package that has it"
+            f"env={PREFIX}{environment}: {first_line(error).rstrip('.')}{did_you_mean(near)}; register it in a file "
+            "for --import, or install the package that has it"
         ) from error
     return partial(gymnasium.make, spec, disable_env_checker=True)
 
@@ -149,8 +146,8 @@ def _action_space(name: str, space: Any) -> tuple[ActionSpace, int | None]:
         low, high = jnp.asarray(space.low, jnp.float32), jnp.asarray(space.high, jnp.float32)
         return ActionSpace(False, max(1, math.prod(shape)), shape, low, high), None
     raise UsageError(
-        f"env={PREFIX}{name} has actions {type(space).__name__}: policies support Discrete and Box; wrap the environment "
-        "with gymnasium.wrappers.TransformAction"
+        f"env={PREFIX}{name} has actions {type(space).__name__}: policies support Discrete and Box; wrap the "
+        "environment with gymnasium.wrappers.TransformAction"
     )
 
 

@@ -3,9 +3,9 @@
     python -P gymnasium_worker.py PIPE PROGRESS
 
 Both arguments are file descriptors. The first message on the pipe is `(sys.path, a pickled Setup as a tuple)`. Each
-further one is a request `(command, [n] numbers of environments, [n, …] values)`. The answer is a tuple of arrays `[n, …]`,
-or `(position, text)` if the environment at that position of the request raised an error. PROGRESS is a file with two
-numbers: how many calls were begun so far, and the position of the last one in its request.
+further one is a request `(command, numbers of environments [n], values [n, …])`. The answer is a tuple of arrays
+`[n, …]`, or `(position, text)` if the environment at that position of the request raised an error. PROGRESS is a file
+with two numbers: how many calls were begun so far, and the position of the last one in its request.
 """
 
 from __future__ import annotations

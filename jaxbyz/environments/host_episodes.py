@@ -94,12 +94,12 @@ class HostEpisodes:
 
     # What compiled programs call, for one episode each.
 
-    def reset(self, seed: Array, agent: Array | int) -> tuple[Array, Int[Array, "2"]]:
+    def reset(self, seed: Array, agent: Array | int) -> tuple[Array, Int[Array, " 2"]]:
         """Begin an episode; return its first observation and its ticket."""
         shapes = (self._observation, TICKET)
         return call_on_host(self._reset, shapes, jnp.uint32(seed), jnp.int32(agent))
 
-    def step(self, ticket: Int[Array, "2"], action: Array) -> tuple[Stepped, Int[Array, "2"]]:
+    def step(self, ticket: Int[Array, " 2"], action: Array) -> tuple[Stepped, Int[Array, " 2"]]:
         """Take a step; return its results and the ticket."""
         flag = jax.ShapeDtypeStruct((), bool)
         shapes = (self._observation, jax.ShapeDtypeStruct((), jnp.float32), flag, flag, TICKET)
@@ -136,7 +136,7 @@ class HostEpisodes:
             tickets = np.stack([chosen, self._ended[chosen]], axis=1).astype(np.int32)
             answer = self._ask("reset", chosen, seeds.ravel())
         observations = self._missing(n)[0] if answer is None else answer[0]
-        return observations.reshape(*batch, -1), tickets.reshape(*batch, 2)
+        return observations.reshape((*batch, -1)), tickets.reshape((*batch, 2))
 
     def _step(self, tickets: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, ...]:
         batch = tickets.shape[:-1]
@@ -151,7 +151,7 @@ class HostEpisodes:
         results = self._missing(len(chosen))
         for result, part in zip(results, answer or (), strict=False):
             result[running] = part
-        return (*(x.reshape(*batch, *x.shape[1:]) for x in results), tickets)
+        return (*(x.reshape((*batch, *x.shape[1:])) for x in results), tickets)
 
     def _release(self, tickets: np.ndarray) -> tuple[()]:
         chosen, ended_before = tickets.reshape(-1, 2).T

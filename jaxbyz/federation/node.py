@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.algorithms import State
+from jaxbyz.environments import EnvironmentFailure, check_episodes
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import records
 from jaxbyz.federation.inbox import Behind, Collected, Stopped
 from jaxbyz.federation.keys import FederationDescription, Identity
 from jaxbyz.federation.liars import Liar
 from jaxbyz.federation.membership import Membership, Standing
+from jaxbyz.federation.own_environment import own_environment
 from jaxbyz.federation.programs import Aggregate, NodePrograms, build_programs, format_of, warm_up
 from jaxbyz.federation.records import NodeIteration
 from jaxbyz.federation.settings import NodeSettings
@@ -55,7 +57,9 @@ class Node:
     ):
         self.folder, self.settings, self.index, self.K = folder, settings, identity.node, federation.config.agents
         self.log = records.RateLimitedLog(log)
-        self.programs = programs or build_programs(federation.config, settings.attack)
+        self.programs = programs or build_programs(
+            federation.config, settings.attack, own_environment(federation.config, settings.env_file)
+        )
         self.form = format_of(federation, self.programs)
         self.start = self.programs.start
         if federation.private_randomness:
@@ -166,7 +170,7 @@ class Node:
         # Line 5: sample M = N or B trajectories. A late node skips this, because the others would ignore its message.
         drawn, state = None, before
         if not self.others.is_over(self.t, 0):
-            drawn, state = self.programs.sample(state, coin, index)
+            drawn, state = self._sample(state, coin)
         for m in range(self.programs.messages):
             # Line 6: the estimate ṽ_t^(k) that this message holds.
             v_tilde = self._estimate(measured, state, drawn, m)
@@ -180,6 +184,16 @@ class Node:
         self.record.add(self.t, measured, np.array(self.others.inbox.trust.suspected), np.asarray(state.parameters[0]))
         self.record.outputs(self.t, self.output_at, np.asarray(before.parameters[0]))
         self.state, self.t = state._replace(step=before.step + 1), self.t + 1
+
+    def _sample(self, state: State, coin: np.bool_) -> tuple[Drawn | None, State]:
+        """Return what line 5 draws; None if the environment of this node has failed, which is then as a late node."""
+        sampled = jax.block_until_ready(self.programs.sample(state, coin, np.int32(self.index)))
+        try:
+            check_episodes(self.programs.environment)
+        except EnvironmentFailure as failure:
+            self.log(f"iteration {self.t}: {failure}; the node skips this round")
+            return None, state
+        return sampled
 
     def _estimate(self, measured: NodeIteration, state: State, drawn: Drawn | None, m: int) -> np.ndarray | None:
         """Return the estimate `[D]` that message number m holds; None if this node has not sampled."""

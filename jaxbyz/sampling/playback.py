@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, check_episodes, end_episodes
 from jaxbyz.policies import Policy
 
 
@@ -49,9 +49,12 @@ def play(
     def run(key: PRNGKeyArray) -> tuple[Any, ...]:
         key_reset, key_steps = jax.random.split(key)
         observation, state = environment.reset(key_reset)
-        _, record = jax.lax.scan(step, (observation, state, jnp.bool_(True)), jax.random.split(key_steps, horizon))
+        start = (observation, state, jnp.bool_(True))
+        (_, state, _), record = jax.lax.scan(step, start, jax.random.split(key_steps, horizon))
+        end_episodes(environment, jax.tree.map(lambda leaf: leaf[None, ..., None], state))
         return record
 
     *record, alive = jax.tree.map(np.asarray, run(key))
+    check_episodes(environment)
     length = int(alive.sum())
     return Playback(*jax.tree.map(lambda leaf: leaf[:length], record))
