@@ -13,44 +13,40 @@ from gymnasium import spaces
 
 
 class Walk(gymnasium.Env):
-    """Walk along a line, two actions that are numbered from 1; the episode ends at 0.5. Rewards are positions.
+    """Walk along a line; the episode ends at 0.5. Rewards are positions.
 
     Args:
         step_size: of a step.
-        trouble: what happens once, in the step after `after` episodes of this copy: `"raise"`, `"kill"` or `"hang"`.
-        after: see `trouble`.
-        once: a file that is removed when trouble happens, and without which it does not happen; empty for every time.
+        trouble: what happens in a step: `"raise"`, `"kill"` or `"hang"`; empty for nothing.
+        once: a file without which nothing happens, and which is removed when it does.
     """
 
     observation_space = spaces.Box(-9, 9, (2,), np.float32)
-    action_space = spaces.Discrete(2, start=1)
+    action_space = spaces.Discrete(2)
 
-    def __init__(self, step_size: float = 0.1, trouble: str = "", after: int = 0, once: str = ""):
-        self.step_size, self.trouble, self.after, self.once = step_size, trouble, after, once
-        self.episodes, self.x = 0, 0.0
+    def __init__(self, step_size: float = 0.1, trouble: str = "", once: str = ""):
+        self.step_size, self.trouble, self.once, self.x = step_size, trouble, Path(once), 0.0
 
     def _observation(self):
         return np.array([self.x, self.step_size], np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.episodes += 1
         self.x = self.np_random.uniform(-0.1, 0.1)
         return self._observation(), {}
 
     def step(self, action):
-        assert action in (1, 2)
-        if self.trouble and self.episodes > self.after:
+        assert action in (0, 1)
+        if self.trouble:
             self._make_trouble()
-        self.x += self.step_size * (2 * action - 3) + self.np_random.normal(0, 0.01)
+        self.x += self.step_size * (2 * action - 1) + self.np_random.normal(0, 0.01)
         return self._observation(), self.x, bool(self.x > 0.5), False, {}
 
     def _make_trouble(self):
-        if self.once:
-            try:
-                Path(self.once).unlink()
-            except FileNotFoundError:
-                return
+        try:
+            self.once.unlink()
+        except FileNotFoundError:
+            return
         if self.trouble == "raise":
             raise ValueError("the floor is missing\nand more")
         if self.trouble == "kill":

@@ -57,10 +57,10 @@ def gymnasium_environment(
     check_value("timeout", timeout, not isinstance(timeout, str | bool) and timeout > 0, "a positive number of seconds")
     make = partial(_maker(environment), **options)
     probe = _probe(name, make)
-    actions, first = _action_space(name, probe.action_space)
+    actions = _action_space(name, probe.action_space)
     shape, kind, to_vector, scales = _observation_space(name, probe.observation_space)
-    action_type = str(getattr(probe.action_space, "dtype", None) or "int64")
-    setup = Setup(make, kind, max(1, math.prod(shape)) if kind != "int32" else 1, first, actions.shape, action_type)
+    sent = 1 if kind == "int32" else max(1, math.prod(shape))
+    setup = Setup(make, kind, sent, actions.discrete, actions.shape, str(probe.action_space.dtype))
     host = HostEpisodes(PREFIX + name, setup, workers, float(timeout))
     unclipped = type(probe.unwrapped).__module__.startswith(_CHARGE_UNCLIPPED)
     limit = getattr(probe.spec, "max_episode_steps", None)
@@ -135,16 +135,21 @@ def _probe(name: str, make: Callable[[], Any]) -> Any:
     return probe
 
 
-def _action_space(name: str, space: Any) -> tuple[ActionSpace, int | None]:
-    """Return the actions, and the number of the first discrete one."""
+def _action_space(name: str, space: Any) -> ActionSpace:
+    """Return the actions."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
-        return ActionSpace(True, int(space.n)), int(space.start)
+        if space.start != 0:
+            raise UsageError(
+                f"env={PREFIX}{name} has actions that are numbered from {space.start}: wrap the environment with "
+                "gymnasium.wrappers.TransformAction, so that they are numbered from 0"
+            )
+        return ActionSpace(True, int(space.n))
     if isinstance(space, spaces.Box):
         shape = tuple(space.shape)
         low, high = jnp.asarray(space.low, jnp.float32), jnp.asarray(space.high, jnp.float32)
-        return ActionSpace(False, max(1, math.prod(shape)), shape, low, high), None
+        return ActionSpace(False, max(1, math.prod(shape)), shape, low, high)
     raise UsageError(
         f"env={PREFIX}{name} has actions {type(space).__name__}: policies support Discrete and Box; wrap the "
         "environment with gymnasium.wrappers.TransformAction"

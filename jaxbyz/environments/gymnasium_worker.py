@@ -33,19 +33,19 @@ class Environments:
         make: returns a new environment.
         observation_type: the type that observations are sent as.
         observation_size: the number of entries of an observation.
-        first_action: the number of the first discrete action; None if actions are continuous.
+        discrete: whether actions are whole numbers.
         action_shape: the shape of a continuous action.
         action_type: its type.
         progress: where to note what is done.
     """
 
     def __init__(
-        self, make: Any, observation_type: str, observation_size: int, first_action: int | None,
+        self, make: Any, observation_type: str, observation_size: int, discrete: bool,
         action_shape: tuple[int, ...], action_type: str, progress: np.ndarray,
     ):  # fmt: skip
         self.make, self.progress, self.all = make, progress, []  # type: ignore[var-annotated]
         self.observation = (observation_size, observation_type)
-        self.first_action, self.action_shape, self.action_type = first_action, action_shape, action_type
+        self.discrete, self.action_shape, self.action_type = discrete, action_shape, action_type
 
     def begin(self, position: int) -> None:
         self.progress[1] = position
@@ -67,10 +67,10 @@ class Environments:
         n, (size, kind) = len(numbers), self.observation
         observations, rewards = np.empty((n, size), kind), np.empty(n, np.float32)
         terminated, truncated = np.empty(n, bool), np.empty(n, bool)
-        if self.first_action is None:
-            each = list(actions.reshape(n, *self.action_shape).astype(self.action_type))
+        if self.discrete:
+            each = actions.tolist()
         else:
-            each = (actions + self.first_action).tolist()
+            each = list(actions.reshape(n, *self.action_shape).astype(self.action_type))
         for i, number in enumerate(numbers.tolist()):
             self.begin(i)
             observation, rewards[i], terminated[i], truncated[i], _ = self.all[number].step(each[i])

@@ -44,7 +44,7 @@ class Setup(NamedTuple):
     make: Callable[[], Any]
     observation_type: str
     observation_size: int
-    first_action: int | None
+    discrete: bool
     action_shape: tuple[int, ...]
     action_type: str
 
