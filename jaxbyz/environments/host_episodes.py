@@ -182,8 +182,7 @@ class HostEpisodes:
         """Send a request to all processes and put their answers together; None after a failure."""
         if self._failure is not None:
             return None
-        while len(self._processes) < self._count:
-            self._processes.append(_Process((sys.path, self._pickled)))
+        self._start_processes()
         owner = chosen % self._count
         parts = [np.flatnonzero(owner == number) for number in range(self._count)]
         asked = [(process, part) for process, part in zip(self._processes, parts, strict=True) if len(part)]
@@ -202,13 +201,18 @@ class HostEpisodes:
             self._fail(*self._whose[chosen[part[lost.position]]].tolist(), command, lost.why)
             return None
 
+    def _start_processes(self) -> None:
+        while len(self._processes) < self._count:
+            self._processes.append(_Process((sys.path, self._pickled)))
+
     def _fail(self, agent: int, episode: int, command: str, why: str) -> None:
-        """Note a failure, end all processes and all episodes; the next episode after `check` starts new processes."""
+        """Note a failure, end all processes and all episodes, and start new processes for those after `check`."""
         whose = "an evaluation" if agent == NOBODY else f"agent {agent}"
         self._failure = EnvironmentFailure(
             f"env={self.name}: the environment of {whose} failed in {command} of episode {episode}: {why}"
         )
         _end(self._processes, 0.0)
+        self._start_processes()
         self._ended += 1
         self._free = list(range(len(self._ended)))
 
