@@ -24,14 +24,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jaxbyz as jb
+import against_plain  # noqa: F401 (prepares JAX, so it comes first)
 
-jb.prepare()  # before JAX starts
-
-import gymnasium
+import gymnasium  # isort: skip
 import jax
 import numpy as np
 
+import jaxbyz as jb
 from jaxbyz.algorithms.agents import run_key
 from jaxbyz.files import write_json
 from jaxbyz.runs.plan import make_plan

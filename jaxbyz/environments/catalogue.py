@@ -33,6 +33,9 @@ class _Environments(Registry):
         check_name(own_name)
         return Entry(name, functools.partial(gymnasium_environment, own_name), "environment of gymnasium")
 
+    def __contains__(self, name: str) -> bool:
+        return name.startswith(PREFIX) or super().__contains__(name)
+
     def parse(self, text: str) -> list[tuple[str, dict[str, Any]]]:
         return [(text, {})]  # environments are named without options, which env_param has
 

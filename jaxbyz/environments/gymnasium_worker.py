@@ -30,18 +30,18 @@ class Environments:
     """The environments of this process, made when they are first needed.
 
     Args:
+        progress: where to note what is done.
         make: returns a new environment.
         observation_type: the type that observations are sent as.
         observation_size: the number of entries of an observation.
         discrete: whether actions are whole numbers.
         action_shape: the shape of a continuous action.
         action_type: its type.
-        progress: where to note what is done.
     """
 
     def __init__(
-        self, make: Any, observation_type: str, observation_size: int, discrete: bool,
-        action_shape: tuple[int, ...], action_type: str, progress: np.ndarray,
+        self, progress: np.ndarray, make: Any, observation_type: str, observation_size: int, discrete: bool,
+        action_shape: tuple[int, ...], action_type: str,
     ):  # fmt: skip
         self.make, self.progress, self.all = make, progress, []  # type: ignore[var-annotated]
         self.observation = (observation_size, observation_type)
@@ -95,7 +95,7 @@ def serve(connection: Connection, progress: np.ndarray) -> None:
                 if environments is None:
                     import cloudpickle
 
-                    environments = Environments(*cloudpickle.loads(setup), progress)
+                    environments = Environments(progress, *cloudpickle.loads(setup))
                 answer: Any = getattr(environments, command)(numbers, values)
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]

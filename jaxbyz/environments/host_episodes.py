@@ -198,15 +198,16 @@ class HostEpisodes:
                     result[part] = rows
             return results
         except _LostRequestError as lost:
-            self._fail(*self._whose[chosen[part[lost.position]]].tolist(), command, lost.why)
+            self._fail(self._whose[chosen[part[lost.position]]], command, lost.why)
             return None
 
     def _start_processes(self) -> None:
         while len(self._processes) < self._count:
             self._processes.append(_Process((sys.path, self._pickled)))
 
-    def _fail(self, agent: int, episode: int, command: str, why: str) -> None:
+    def _fail(self, place: np.ndarray, command: str, why: str) -> None:
         """Note a failure, end all processes and all episodes, and start new processes for those after `check`."""
+        agent, episode = place.tolist()
         whose = "an evaluation" if agent == NOBODY else f"agent {agent}"
         self._failure = EnvironmentFailure(
             f"env={self.name}: the environment of {whose} failed in {command} of episode {episode}: {why}"

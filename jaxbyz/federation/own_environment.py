@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from typing import Any
 
 from jaxbyz.configuration.building import environment_of
 from jaxbyz.configuration.config import Config
@@ -30,7 +31,7 @@ def own_environment(config: Config, file: str | None) -> Environment | None:
     if file is None:
         return None
     try:
-        make = runpy.run_path(file).get(FUNCTION)
+        make: Any = runpy.run_path(file).get(FUNCTION)
         found = make() if callable(make) else None
     except Exception as error:  # whatever the file raises
         raise UsageError(f"env_file={file}: failed ({type(error).__name__}: {first_line(error)})") from error

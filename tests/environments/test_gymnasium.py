@@ -174,7 +174,6 @@ def test_other_spaces_are_refused(observations, actions, message):
         (lambda: environment(timeout=0), "timeout=0: must be a positive number"),
         (lambda: jb.gymnasium_environment(dict), "is a dict, and must be a gymnasium.Env"),
         (lambda: jb.gymnasium_environment(gymnasium.make("Walk-v0")), "a function that returns a new environment"),
-        (lambda: jb.make_environment("Blackjack-v1"), "gymnasium has it: env=gymnasium:Blackjack-v1"),
         (lambda: jb.build(jb.resolve(env="gymnasium:Walk-v0", env_spread="step_size=0.1")), "only environments in JAX"),
         (
             lambda: jb.make_environment(
