@@ -228,7 +228,7 @@ class _Process:
             self.progress = progress_array(file.fileno())
             descriptors = (theirs.fileno(), file.fileno())
             program = [sys.executable, "-P", gymnasium_worker.__file__, *map(str, descriptors)]
-            self.process = subprocess.Popen(program, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(program, pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=2)
         self.send(first_message)
 
     def send(self, request: Any) -> None:

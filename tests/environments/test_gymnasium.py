@@ -86,6 +86,15 @@ def test_the_number_of_processes_changes_nothing():
     jax.tree.map(np.testing.assert_array_equal, one, many)
 
 
+def test_actions_are_held_and_observations_scaled():
+    env = jb.make_environment(environment(), hold=3, scale=True)
+    episodes = play(env, horizon=9)
+    assert env.limit == 7 and (episodes.lengths <= 7).all() and env.scales is not None
+    np.testing.assert_array_equal(episodes.observations[0, :, 1], 0.0)  # the size of a step is a constant
+    assert abs(episodes.observations[0, :, 0]).max() > 0.5
+    assert len(env.host._ended) == len(env.host._free)
+
+
 def test_environments_of_cut_episodes_are_used_again():
     env = environment("CartPole-v1")
     for seed in range(3):
