@@ -30,7 +30,7 @@ from jaxbyz.environments.gymnasium_worker import PROGRESS_BYTES, progress_array
 from jaxbyz.errors import UsageError
 
 TICKET = jax.ShapeDtypeStruct((2,), jnp.int32)
-CLOSING_SECONDS = 5.0
+STARTING_SECONDS, CLOSING_SECONDS = 120.0, 5.0  # of a process
 NOBODY = -1  # the agent of an episode that belongs to none, such as that of an evaluation
 
 
@@ -238,12 +238,12 @@ class _Process:
 
     def answer(self, timeout: float) -> tuple[np.ndarray, ...]:
         """Wait for the answer as long as the process makes progress."""
-        begun = -1
+        waited, begun = 0.0, -1
         try:
             while not self.connection.poll(timeout):
-                if begun == self.progress[0]:
+                waited, before, begun = waited + timeout, begun, int(self.progress[0])
+                if before == begun and (begun > 0 or waited > STARTING_SECONDS):
                     raise _LostRequestError(int(self.progress[1]), f"no answer for timeout={timeout:g} seconds")
-                begun = int(self.progress[0])
             answer = self.connection.recv()
         except (EOFError, OSError):
             raise _LostRequestError(int(self.progress[1]), f"its process {self._end_in_words()}") from None

@@ -15,9 +15,9 @@ import jaxbyz as jb
 
 FEDERATION = {"agents": 5, "byzantine": 1, "aggregator": "caf", "agreement": "mda"}
 TASKS = {
-    "CartPole-v1": {"attack": "avg-zero", "aggregator": "rfa", "trajectories": 8 * 60, "seeds": 8},
-    "LunarLander-v3": {"attack": "random-action", "trajectories": 16 * 14, "seeds": 4},
-    "HalfCheetah-v5": {"attack": "reward-flip", "trajectories": 8 * 12, "seeds": 3},
+    "CartPole-v1": {"attack": "avg-zero", "aggregator": "rfa", "trajectories": 8 * 25, "seeds": 6},
+    "LunarLander-v3": {"attack": "random-action", "trajectories": 16 * 10, "seeds": 4},
+    "HalfCheetah-v5": {"attack": "reward-flip", "trajectories": 8 * 8, "seeds": 3},
 }
 NEEDS = {"LunarLander-v3": "Box2D", "HalfCheetah-v5": "mujoco"}
 
