@@ -88,7 +88,7 @@ def test_the_number_of_processes_changes_nothing():
 
 def test_actions_are_held_and_observations_scaled():
     env = jb.make_environment(environment(), hold=3, scale=True)
-    episodes = play(env, horizon=9)
+    episodes = sampler.__wrapped__(env, 9, None)(jax.random.key(0))
     assert env.limit == 7 and (episodes.lengths <= 7).all() and env.scales is not None
     np.testing.assert_array_equal(episodes.observations[0, :, 1], 0.0)  # the size of a step is a constant
     assert abs(episodes.observations[0, :, 0]).max() > 0.5
