@@ -25,7 +25,7 @@ _PUBLIC = {
     "jaxbyz.report.compare": "compare",
     "jaxbyz.runs.run": "run_experiment",
     "jaxbyz.runs.run_folder": "RunData load_run",
-    "jaxbyz.policies": "Policy cnn_policy flax_policy mlp_policy",
+    "jaxbyz.policies": "Policy cnn_policy flax_policy gru_policy mlp_policy",
     "jaxbyz.protocol.agreements": "Agreement",
     "jaxbyz.rules": "Rule aggregators bucketing chain krum mda mean monna pre_aggregators rfa",
     "jaxbyz.sampling.settings": "Sampling",

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.federation import keys, launcher
+from jaxbyz.federation.auditor import AuditedNode
 from jaxbyz.federation.frames import Writer
 from jaxbyz.federation.node import Node
 from jaxbyz.federation.programs import build_programs, warm_up
@@ -46,7 +47,9 @@ class Threads:
         )
         self.settings, self.lines, self.errors = settings or {}, [], {}
         self.programs, self.own_programs = programs or build_programs(config), own_programs or {}
-        warm_up(self.programs, 0)  # once, instead of in every thread at the same time
+        warm_up(
+            self.programs, 0, *[np.uint32(0)] * (config.audit > 0)
+        )  # once, instead of in every thread at the same time
         self.stops = {i: threading.Event() for i in range(config.agents)}
         self.nodes, self.threads = {}, {}
         for index in range(config.agents) if only is None else only:
@@ -59,7 +62,7 @@ class Threads:
         identity = keys.read_identity(own, self.federation)
         run_folder.write_start(own, self.config)
         self.stops[index].clear()
-        node = Node(
+        node = (AuditedNode if self.config.audit else Node)(
             own, self.federation, identity, settings, lambda line: self.lines.append(f"node {index}: {line}"),
             self.stops[index].is_set, self.own_programs.get(index, self.programs),
         )  # fmt: skip

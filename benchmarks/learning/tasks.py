@@ -86,19 +86,8 @@ WITH_SPREAD = ("avg-zero", "alone")  # rows whose standard deviation is drawn; m
 
 
 def options_of(settings: list[str]) -> dict[str, Any]:
-    """Return `eta=1e-3` and the like as options; a list of sizes is written 64,64."""
-    from jaxbyz.cli.options import parse_widths
-    from jaxbyz.configuration.config import TYPES
-    from jaxbyz.registry import parse_literal
-
-    options: dict[str, Any] = {}
-    for text in settings:
-        name, _, value = text.partition("=")
-        kind = TYPES.get(name)
-        options[name] = (
-            parse_widths(value) if kind == tuple[int, ...] else value if kind is str else parse_literal(value)
-        )
-    return options
+    """Return `eta=1e-3` and the like as options, whose values `resolve` reads as the command line does."""
+    return {name: value for name, _, value in (text.partition("=") for text in settings)}
 
 
 def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -10,13 +10,14 @@ from jaxtyping import PRNGKeyArray
 
 from jaxbyz.algorithms.absent_agents import with_absent_agents, with_absent_receivers
 from jaxbyz.algorithms.agents import Agents, initial_private, initial_state, make_agents
+from jaxbyz.algorithms.audits import with_audits, with_exclusion
 from jaxbyz.algorithms.base import Algorithm, State
 from jaxbyz.algorithms.followed_scales import with_followed_scales
 from jaxbyz.algorithms.local_steps import with_local_steps
 from jaxbyz.algorithms.metrics import Measured, finite_rows, transferred_between_agents
 from jaxbyz.algorithms.rounds import Agree, Exchange, Parts, Protocol, Received, make_parts, make_step, repeat
 from jaxbyz.algorithms.settings import Settings
-from jaxbyz.algorithms.traits import Traits, algorithm
+from jaxbyz.algorithms.traits import RARELY_READ, Traits, algorithm
 from jaxbyz.components import checked_rule, make_agreement
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
@@ -29,7 +30,7 @@ from jaxbyz.rules import Rule, check_rule
 from jaxbyz.sampling.page import Sampled, Sampler, sampler
 
 
-@algorithm(Traits())
+@algorithm(Traits(ignores=RARELY_READ - {"audit"}))
 def decbyzpg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
     """Build DecByzPG: every agent samples, aggregates what it receives, takes a step, and agrees on parameters."""
     return decentralised_algorithm(environment, policy, settings)
@@ -73,7 +74,10 @@ def decentralised_algorithm(environment: Environment, policy: Policy, settings: 
         return repeat(settings.messages, one_message, now, state)
 
     transferred = transferred_between_agents(parts.channel, rule, agreement, D, settings.messages)
-    return Algorithm(init, make_step(settings, parts, lines, transferred), settings, policy, environment)
+    step = make_step(settings, parts, lines, transferred)
+    if settings.audit:
+        step = with_audits(step, settings.audit)
+    return Algorithm(init, step, settings, policy, environment)
 
 
 class Composition(NamedTuple):
@@ -99,6 +103,12 @@ def compose(environment: Environment, policy: Policy, settings: Settings) -> Com
     D, parts = policy.size, make_parts(settings)
     rule = checked_rule(settings.rule, parts.channel.voters, settings.defended, D)
     agreement = checked_agreement(settings, parts.channel.present, D)
+    if settings.audit:
+        if environment.host is not None:
+            raise UsageError(
+                f"audit={settings.audit} with env={environment.name}: only episodes in JAX can be replayed"
+            )
+        parts = parts._replace(attack=with_exclusion(parts.attack, agrees=agreement is not None))
     if agreement is not None and agreement.rule.committee is not None:
         check_committees(parts, D)
     sampling = sampler(environment, policy, settings, parts.interference(environment))

@@ -17,22 +17,25 @@ from jaxbyz.sampling.settings import check_sampling
 
 SVRPG_PERIOD = 4  # one large batch, then three small steps
 NAIVE_IGNORES = RARELY_READ | {"aggregator"}
+DEC_PAGE_PG_IGNORES = NAIVE_IGNORES - {"audit"}
 
 
 def with_mean(settings: Settings) -> Settings:
     """Return settings that aggregate with the mean of the messages that arrive, and without agreement."""
-    skip_missing = make_channel(settings, settings.agents).leaves_gaps
+    skip_missing = make_channel(settings, settings.agents).leaves_gaps or settings.audit > 0
     return replace(settings, aggregator=mean(skip_missing=skip_missing), pre_aggregator="none", agreement=None)
 
 
 @algorithm(Traits(naive=True, single=True, ignores=NAIVE_IGNORES | CHANNEL_OPTIONS | {"local_steps"}))
 def page_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
     """Build PAGE-PG: one agent alone (Gargiani et al. 2022)."""
-    alone = replace(without_channel(settings), agents=1, byzantine=0, attack=None, schedule="fixed", local_steps=1)
+    alone = replace(
+        without_channel(settings), agents=1, byzantine=0, attack=None, schedule="fixed", local_steps=1, audit=0.0
+    )
     return decentralised_algorithm(environment, policy, with_mean(alone))
 
 
-@algorithm(Traits(naive=True, ignores=NAIVE_IGNORES))
+@algorithm(Traits(naive=True, ignores=DEC_PAGE_PG_IGNORES))
 def dec_page_pg(environment: Environment, policy: Policy, settings: Settings) -> Algorithm:
     """Build Dec-PAGE-PG: DecByzPG with the mean and without agreement; not fault-tolerant."""
     return decentralised_algorithm(environment, policy, with_mean(settings))

@@ -13,6 +13,7 @@ from jaxbyz.components import make_attack
 from jaxbyz.errors import UsageError
 from jaxbyz.options import (
     COUNT,
+    FROM_0_TO_1,
     NOT_NEGATIVE,
     POSITIVE,
     Allowed,
@@ -153,6 +154,16 @@ class LocalSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Audits:
+    """How often agents replay each other's trajectories; see `jaxbyz.algorithms.audits`."""
+
+    audit: float = option(
+        0.0, "probability with which an agent replays the trajectories of a random other one after an iteration; who "
+        "sent something else is excluded", allowed=FROM_0_TO_1, needs=[reads("audit")],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSampling:
     """Who samples the small batches if there is a server; None for the default of the algorithm."""
 
@@ -194,7 +205,9 @@ class Groups:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Groups, InnerLoop, ServerSampling, LocalSteps, Ascent, Sampling, ChannelOptions, Federation):
+class Settings(
+    Groups, InnerLoop, ServerSampling, LocalSteps, Audits, Ascent, Sampling, ChannelOptions, Federation
+):  # fmt: skip
     """Everything that an iteration depends on besides the environment and the policy."""
 
     def kappa_rounds(self) -> int:
@@ -221,5 +234,22 @@ def check_settings(settings: Settings) -> None:
     check_sampling(s)
     if s.previous == "realized" and ((s.optimizer in OPTIMIZERS and s.optimizer != "sgd") or s.eta_end is not None):
         raise UsageError("previous='realized' needs a constant step size eta and plain ascent (optimizer=sgd)")
+    if s.audit:
+        _check_audits(s)
     if s.previous == "realized" and s.anchor != "previous":
         raise UsageError(f"previous='realized' with anchor={s.anchor!r}: (θ_t − θ_{{t−1}})/η needs anchor='previous'")
+
+
+def _check_audits(settings: Settings) -> None:
+    """Refuse audits where a replay of one iteration does not give the message of an honest agent."""
+    for name, needed in (
+        ("schedule", "fixed"),
+        ("participation", 1.0),
+        ("delay", 0),
+        ("drop", 0.0),
+        ("local_steps", 1),
+    ):
+        if (value := getattr(settings, name)) != needed:
+            raise UsageError(f"audit={settings.audit} with {name}={value}: audits need {name}={needed}")
+    if isinstance(settings.agreement, str) and settings.agreement.partition(":")[0] == "committees":
+        raise UsageError(f"audit={settings.audit} with agreement={settings.agreement}: audits need another agreement")

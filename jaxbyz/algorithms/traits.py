@@ -16,7 +16,9 @@ from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.channel_options import make_channel
 
-RARELY_READ = frozenset({"groups", "small_batches", "batch_spread", "ratio_window"})  # options of single algorithms
+RARELY_READ = frozenset(
+    {"groups", "small_batches", "batch_spread", "ratio_window", "audit"}
+)  # options of single algorithms
 
 
 class Traits(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxbyz.algorithms import Settings, algorithms, traits_of_algorithm
-from jaxbyz.algorithms.settings import Ascent, Federation, Groups, InnerLoop, LocalSteps, ServerSampling
+from jaxbyz.algorithms.settings import Ascent, Audits, Federation, Groups, InnerLoop, LocalSteps, ServerSampling
 from jaxbyz.algorithms.traits import Traits
 from jaxbyz.configuration.agent_values import values_per_agent
 from jaxbyz.environments import environments
@@ -143,7 +143,7 @@ DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items(
 # Groups of options, as help texts and the documentation show them.
 OPTION_GROUPS: dict[str, tuple[type, ...]] = {
     "task": (TaskOptions,),
-    "agents, faults and defence": (Federation,),
+    "agents, faults and defence": (Federation, Audits),
     "messages": (ChannelOptions, LocalSteps, ServerSampling, Groups),
     "seeds and length": (RunLength,),
     "batches and steps": (Batches, PageSwitch, Reuse, Ascent),

@@ -74,6 +74,9 @@ def general_preset(environment: Environment) -> str:
 
 # Without a horizon a preset has the environment's own limit, which counts held actions.
 TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cartpole-no-velocity": ("CartPole without velocities: a GRU, PPO, 8 steps per batch of 8",
+                             {**DISCRETE, "env": "CartPoleNoVelocity-v1", "policy": "gru", "hidden": (32,),
+                              "epochs": 8, "trajectories": 600}),
     "acrobot": ("Acrobot: PPO, 16 steps per batch of 8",
                 {**DISCRETE, "env": "Acrobot-v1", "trajectories": 500}),
     "pendulum": ("Pendulum: PPO, 16 steps per batch of 8",

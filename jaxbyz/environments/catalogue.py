@@ -75,12 +75,27 @@ def _make_mujoco(module: str) -> Any:
     return MujocoEnvironment(importlib.import_module(f"jaxbyz.environments.mujoco.{module}").TASK)
 
 
+def _make_partial_view(whole: tuple[str, str, tuple[int, ...]]) -> Any:
+    """Make the environment that shows a part of another one."""
+    from jaxbyz.environments.partial_views import PartialView
+
+    return PartialView(*whole)
+
+
 # The environments of this package: name -> (function that makes it, its argument, summary). They are registered with
 # gymnax too, so that `gymnax.make` finds them.
-_OWN = {
+_OWN: dict[str, tuple[Callable[[Any], Any], Any, str]] = {
     "LunarLander-v3": (_make_lander, "LunarLander", "Box2D's LunarLander in JAX, discrete engines"),
     "LunarLanderContinuous-v3": (
         _make_lander, "LunarLanderContinuous", "Box2D's LunarLander in JAX, continuous engines",
+    ),
+    "CartPoleNoVelocity-v1": (
+        _make_partial_view, ("CartPoleNoVelocity-v1", "CartPole-v1", (0, 2)),
+        "CartPole that shows positions only: needs a memory",
+    ),
+    "PendulumNoVelocity-v1": (
+        _make_partial_view, ("PendulumNoVelocity-v1", "Pendulum-v1", (0, 1)),
+        "Pendulum that shows its angle only: needs a memory",
     ),
     "InvertedPendulum-v5": (_make_mujoco, "inverted_pendulum", "MuJoCo in JAX: balance a pole on a cart"),
     "InvertedDoublePendulum-v5": (

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxbyz.errors import UsageError
-from jaxbyz.federation.frames import PROOF, Format, Frame, contradict, decode, decode_proof
+from jaxbyz.federation.frames import ACCUSE, PROOF, Format, Frame, accused, contradict, decode, decode_proof
 from jaxbyz.federation.signatures import Verify
 from jaxbyz.files import open_regular, refuse_links, write_file
 
 CHECKED = 1 / 32  # the part of the signatures that is checked of messages that come from their sender
 FOLDER = "proofs"
 EQUIVOCATION, BAD_SIGNATURE = "two different messages for one round", "a wrong signature"
+UNREPRODUCED = "a message that others cannot reproduce"
+FALSE_ACCUSATION = "an accusation of a node whose message can be reproduced"
+NOT_AUDITABLE = "it does not let others reproduce its messages"
 
 
 class Exclusion(NamedTuple):
@@ -88,7 +91,7 @@ class Evidence:
     def compare(self, a: Frame, b: Frame) -> None:
         """Exclude the sender of two vectors if they contradict each other; either may come from the sender itself."""
         if contradict(a, b) and a.sender not in self.excluded and self.is_signed(a) and self.is_signed(b):
-            self._convict(a, a.data + b.data, self.index)
+            self._convict_of_contradiction(a, a.data + b.data, self.index)
 
     def show(self, frame: Frame) -> str | None:
         """Take a proof of another node; return in one word why it is refused."""
@@ -96,7 +99,7 @@ class Evidence:
         if both is None or not all(self.is_signed(one) for one in both):
             return "proof"
         if both[0].sender not in self.excluded or not self.excluded[both[0].sender].proof:
-            self._convict(both[0], bytes(frame.payload), frame.via)
+            self._convict_of_contradiction(both[0], bytes(frame.payload), frame.via)
         return None
 
     def proofs(self) -> list[bytes]:
@@ -110,6 +113,8 @@ class Evidence:
         for path in sorted(refuse_links(self.folder, FOLDER).glob("*.bin"))[: self.form.agents]:
             with open_regular(path) as file:
                 frame = decode(self.form, file.read(self.form.largest + 1), self.index)
+            if isinstance(frame, Frame) and frame.kind == ACCUSE and self.is_signed(frame):
+                self._exclude(accused(frame), Exclusion(UNREPRODUCED, *frame.position, time.time(), frame.data, None))
             both = decode_proof(self.form, frame) if isinstance(frame, Frame) and frame.kind == PROOF else None
             if both is not None and isinstance(frame, Frame) and all(self.is_signed(one) for one in both):
                 self._exclude(both[0].sender, Exclusion(EQUIVOCATION, *both[0].position, time.time(), frame.data, None))
@@ -124,18 +129,23 @@ class Evidence:
             for node, one in sorted(self.excluded.items())
         }  # fmt: skip
 
-    def _convict(self, frame: Frame, payload: bytes, shown_by: int) -> None:
-        """Exclude the sender of a frame, with a proof that everybody is shown."""
+    def _convict_of_contradiction(self, frame: Frame, payload: bytes, shown_by: int) -> None:
         proof = self.prove(*frame.position, payload)
-        self._exclude(frame.sender, Exclusion(EQUIVOCATION, *frame.position, time.time(), proof, shown_by))
-        self.to_show.append(proof)
+        self.convict(frame.sender, Exclusion(EQUIVOCATION, *frame.position, time.time(), proof, shown_by))
+
+    def convict(self, node: int, exclusion: Exclusion) -> None:
+        """Exclude a node; keep the proof, if there is one, and show it to everybody."""
+        self._exclude(node, exclusion)
+        if not exclusion.proof:
+            return
+        self.to_show.append(exclusion.proof)
         if self.folder is not None:
             try:
                 folder = refuse_links(self.folder, FOLDER)
                 folder.mkdir(exist_ok=True)
-                write_file(folder / f"{frame.sender}.bin", lambda file: file.write(proof))
+                write_file(folder / f"{node}.bin", lambda file: file.write(exclusion.proof))
             except (UsageError, OSError) as error:
-                self.log(f"the proof about node {frame.sender} is not kept ({error})")
+                self.log(f"the proof about node {node} is not kept ({error})")
 
     def _exclude(self, node: int, exclusion: Exclusion) -> None:
         self.excluded[node] = exclusion

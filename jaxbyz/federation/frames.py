@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +23,16 @@ ITERATION_LIMIT = 2**32 - 1
 # What a frame is. A vector is a gradient (round 0) or parameters (rounds 1 to κ); if an iteration sends several
 # gradients, the rounds of each follow those of the one before.
 VECTOR, HELLO, ASK, STATE, WANT, PROOF = range(1, 7)
+AUDIT, REVEAL, ACCUSE = range(7, 10)  # only in a federation with audits
 KINDS = {VECTOR: "vector", HELLO: "hello", ASK: "ask", STATE: "state", WANT: "want", PROOF: "proof"}
+AUDIT_KINDS = {AUDIT: "audit", REVEAL: "reveal", ACCUSE: "accuse"}
 BYTES, FLOAT32 = range(2)  # what the payload consists of
-DTYPES = {VECTOR: FLOAT32, HELLO: BYTES, ASK: BYTES, STATE: FLOAT32, WANT: BYTES, PROOF: BYTES}
+DTYPES = {VECTOR: FLOAT32, STATE: FLOAT32}  # of all others: BYTES
 
 # magic, federation, kind, dtype, sender, iteration, round, length of the payload in bytes, life of the sender
 _HEADER = struct.Struct("<4s16sBBHIHIQ")
 HEADER_BYTES = _HEADER.size
+DIGEST_BYTES = 32  # of SHA-256
 TAG_BYTES = 8  # the beginning of a signature; a vector names those of the round before, of every sender
 
 _HELLO = struct.Struct("<8s8sBII24s")
@@ -49,6 +53,7 @@ class Frame(NamedTuple):
         data: the whole frame.
         via: the number of the node that sent it, which its key proves: the sender, or a node that passed it on.
         floats: how many numbers the payload begins with.
+        commitment_bytes: how many bytes at the end of a vector commit its sender to its state.
     """
 
     kind: int
@@ -60,6 +65,7 @@ class Frame(NamedTuple):
     data: bytes
     via: int
     floats: int
+    commitment_bytes: int = 0
 
     @property
     def position(self) -> tuple[int, int]:
@@ -84,7 +90,12 @@ class Frame(NamedTuple):
     @property
     def tags(self) -> bytes:
         """Of a vector: the tags of all messages that its sender has got in the round before; zeros for none."""
-        return bytes(self.payload[4 * self.floats :])
+        return bytes(self.payload[4 * self.floats : len(self.payload) - self.commitment_bytes])
+
+    @property
+    def commitment(self) -> bytes:
+        """Of a vector: what commits its sender to its state, if there are audits."""
+        return bytes(self.payload[len(self.payload) - self.commitment_bytes :])
 
     def vector(self) -> np.ndarray:
         """Return the payload as float32 numbers, which may be non-finite."""
@@ -133,6 +144,7 @@ class Format(NamedTuple):
         state: the number of floats of a whole state.
         rounds: the last round of an iteration: κ, or m(1 + κ) − 1 if m gradients are sent.
         iterations: the number of iterations T.
+        audited: with audits, the number of bytes of everything that an iteration of a node starts from; 0 without.
     """
 
     federation: bytes
@@ -141,13 +153,18 @@ class Format(NamedTuple):
     state: int
     rounds: int
     iterations: int
+    audited: int = 0
 
+    @lru_cache(maxsize=64)  # noqa: B019 (a format is a tuple of small values)
     def payload_bytes(self, kind: int) -> int:
         """Return the only allowed length of the payload of this kind of frame."""
-        vector = 4 * self.parameters + TAG_BYTES * self.agents
+        vector = 4 * self.parameters + TAG_BYTES * self.agents + self.commitment_bytes
+        whole, rounds = HEADER_BYTES + vector + SIGNATURE_BYTES, 1 + self.rounds
+        reveal = 2 * self.audited + rounds * self.agents * DIGEST_BYTES
         return {
             VECTOR: vector, HELLO: _HELLO.size, ASK: 0, STATE: 4 * self.state, WANT: -(-self.agents // 8),
-            PROOF: 2 * (HEADER_BYTES + vector + SIGNATURE_BYTES),
+            PROOF: 2 * whole, AUDIT: 0, REVEAL: reveal,
+            ACCUSE: HEADER_BYTES + reveal + SIGNATURE_BYTES + (rounds + 1) * whole,
         }[kind]  # fmt: skip
 
     def floats(self, kind: int) -> int:
@@ -155,9 +172,19 @@ class Format(NamedTuple):
         return {VECTOR: self.parameters, STATE: self.state}.get(kind, 0)
 
     @property
+    def kinds(self) -> dict[int, str]:
+        """The kinds of frames that there are."""
+        return KINDS | AUDIT_KINDS if self.audited else KINDS
+
+    @property
+    def commitment_bytes(self) -> int:
+        """How many bytes of a vector commit its sender to its state."""
+        return DIGEST_BYTES if self.audited else 0
+
+    @property
     def largest(self) -> int:
         """The size of the largest frame in bytes: the hard limit of the transport."""
-        return HEADER_BYTES + max(self.payload_bytes(kind) for kind in KINDS) + SIGNATURE_BYTES
+        return HEADER_BYTES + max(map(self.payload_bytes, self.kinds)) + SIGNATURE_BYTES
 
     def check(self) -> None:
         """Refuse sizes that the header cannot express."""
@@ -175,17 +202,20 @@ class Writer(NamedTuple):
         sender: the number of the node.
         sign: `bytes -> signature`.
         life: the number of its life.
+        commitment: what its vectors commit it to, if there are audits.
     """
 
     form: Format
     sender: int
     sign: Sign
     life: int = 0
+    commitment: bytes = b""
 
     def frame(self, kind: int, iteration: int = 0, round: int = 0, payload: bytes = b"") -> bytes:
         """Return the bytes of a frame."""
         header = (
-            MAGIC, self.form.federation, kind, DTYPES[kind], self.sender, iteration, round, len(payload), self.life
+            MAGIC, self.form.federation, kind, DTYPES.get(kind, BYTES), self.sender, iteration, round, len(payload),
+            self.life,
         )  # fmt: skip
         data = _HEADER.pack(*header) + payload
         return data + self.sign(data)
@@ -197,7 +227,10 @@ class Writer(NamedTuple):
     def vector(self, iteration: int, round: int, vector: np.ndarray, tags: bytes | None = None) -> bytes:
         """Return the bytes of a frame with a vector, and with the tags of the messages of the round before."""
         rest = bytes(TAG_BYTES * self.form.agents) if tags is None else tags
-        return self.frame(VECTOR, iteration, round, np.asarray(vector, "<f4").tobytes() + rest)
+        return self.frame(VECTOR, iteration, round, np.asarray(vector, "<f4").tobytes() + rest + self._commitment())
+
+    def _commitment(self) -> bytes:
+        return self.commitment or bytes(self.form.commitment_bytes)
 
     def want(self, iteration: int, round: int, senders: Iterable[int]) -> bytes:
         """Return the bytes of a frame that asks for the messages of these senders in a round."""
@@ -226,25 +259,36 @@ def decode(form: Format, data: bytes, via: int) -> Frame | str:
         return "format"
     if federation != form.federation:
         return "federation"
-    if kind not in KINDS:
+    if kind not in form.kinds:
         return "kind"
     if sender != via and (kind != VECTOR or sender >= form.agents):
         return "sender"
-    if dtype != DTYPES[kind]:
+    if dtype != DTYPES.get(kind, BYTES):
         return "dtype"
     if length != form.payload_bytes(kind) or len(data) != HEADER_BYTES + length + SIGNATURE_BYTES:
         return "length"
     if iteration > form.iterations or round > form.rounds or (kind == VECTOR and iteration == form.iterations):
         return "position"
     payload = memoryview(data)[HEADER_BYTES:-SIGNATURE_BYTES]
-    return Frame(kind, sender, iteration, round, life, payload, data, via, form.floats(kind))
+    commitment = form.commitment_bytes if kind == VECTOR else 0
+    return Frame(kind, sender, iteration, round, life, payload, data, via, form.floats(kind), commitment)
+
+
+def decode_own(form: Format, data: bytes) -> Frame | str:
+    """Return a frame that somebody else shows, as if it came from its sender; or in one word why it is refused."""
+    return decode(form, data, int.from_bytes(data[22:24], "little"))
+
+
+def accused(frame: Frame) -> int:
+    """Return the sender of the first frame in an accusation."""
+    return int.from_bytes(frame.payload[22:24], "little")
 
 
 def decode_proof(form: Format, frame: Frame) -> tuple[Frame, Frame] | None:
     """Return the two vectors in a proof if they contradict each other; None if they do not."""
     half = len(frame.payload) // 2
     both = [bytes(frame.payload[:half]), bytes(frame.payload[half:])]
-    a, b = (decode(form, data, int.from_bytes(data[22:24], "little")) for data in both)
+    a, b = (decode_own(form, data) for data in both)
     return (a, b) if isinstance(a, Frame) and isinstance(b, Frame) and contradict(a, b) else None
 
 

@@ -12,7 +12,7 @@ from jaxbyz.errors import UsageError
 from jaxbyz.federation.deadlines import Deadlines
 from jaxbyz.federation.evidence import Evidence
 from jaxbyz.federation.frames import Format, Frame
-from jaxbyz.federation.mailbox import ROUNDS_KEPT, Mailbox, Position
+from jaxbyz.federation.mailbox import Mailbox, Position
 
 LOOK_SECONDS = 0.2  # how often a waiting node looks at the clock and at requests to stop
 QUORUM_LOG_SECONDS = 10.0
@@ -33,11 +33,13 @@ class Collected(NamedTuple):
     Attributes:
         rows: `[K, D]`; NaN for every sender whose message did not arrive in time.
         arrived: `[K]`, whose message is there, including the node's own.
+        excluded: `[K]`, who is excluded, so that no message can come.
         waited: seconds spent waiting.
     """
 
     rows: np.ndarray
     arrived: np.ndarray
+    excluded: np.ndarray
     waited: float
 
 
@@ -112,7 +114,7 @@ class Inbox(Mailbox):
             self._wait_for_the_last(here, known, kind, enough_at)
             self.now = (iteration, round + 1)
             self.past[here] = self.vectors.pop(here)
-            self.past = {at: self.past[at] for at in sorted(self.past)[-ROUNDS_KEPT:]}
+            self.past = {at: self.past[at] for at in sorted(self.past)[-self.rounds_kept :]}
             self.find_disputes(here)
             rows = {sender: frame.vector() for sender, frame in known.items()}
         return self._rows({**rows, self.index: own}, time.monotonic() - begun)
@@ -167,7 +169,8 @@ class Inbox(Mailbox):
         arrived = np.zeros(self.form.agents, bool)
         for sender, vector in messages.items():
             rows[sender], arrived[sender] = vector, True
-        return Collected(rows, arrived, waited)
+        excluded = np.isin(np.arange(self.form.agents), list(self.trust.excluded))
+        return Collected(rows, arrived, excluded, waited)
 
     def _others(self) -> list[int]:
         return [i for i in range(self.form.agents) if i != self.index]

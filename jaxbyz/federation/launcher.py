@@ -53,6 +53,10 @@ def create(
         UsageError: if the configuration or an address does not fit.
     """
     check_supported(config)
+    if config.audit and private_randomness:
+        raise UsageError(
+            f"audit={config.audit} with --private-randomness: audits replay the random numbers; use one of them"
+        )
     from jaxbyz.federation.programs import build_programs, format_of
 
     addresses = _addresses(config.agents, hosts, port)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from jaxbyz.federation.deadlines import Trust
-from jaxbyz.federation.evidence import Evidence
+from jaxbyz.federation.evidence import Evidence, Exclusion
 from jaxbyz.federation.frames import (
     HELLO,
     NO_NONCE,
@@ -59,6 +59,8 @@ class Mailbox:
         self.may_start_at = 0  # before the first iteration: the latest one that it may start at
         self.vectors: dict[Position, dict[int, Frame]] = {}
         self.past: dict[Position, dict[int, Frame]] = {}  # of the latest rounds that are over
+        self.rounds_kept = ROUNDS_KEPT
+        self.said: tuple[Position, bytes] = (-1, 0), b""  # the tags that this node names in its current round
         self.own_tags: dict[Position, bytes] = {}  # of the messages of this node
         self.disputes: list[tuple[int, Position, int]] = []  # who claims to have got another message, when, from whom
         self.lives: dict[int, tuple[int, float]] = {}  # the latest life of every sender, and when it was first seen
@@ -159,6 +161,19 @@ class Mailbox:
             self._forget_before(first)
         return None
 
+    def convict(self, node: int, exclusion: Exclusion) -> None:
+        """Exclude a node, and keep and show the proof if there is one."""
+        with self.changed:
+            self.evidence.convict(node, exclusion)
+            self._forget_excluded()
+            self.changed.notify_all()
+
+    def compare(self, a: Frame, b: Frame) -> None:
+        """Exclude the sender of two vectors that contradict each other."""
+        with self.changed:
+            self.evidence.compare(a, b)
+            self._forget_excluded()
+
     def _forget_excluded(self) -> None:
         """Neither wait for excluded nodes nor use what they have sent."""
         if len(self.evidence.excluded) > len(self.trust.excluded):
@@ -176,12 +191,15 @@ class Mailbox:
 
     def tags(self, position: Position) -> bytes:
         """Return the tags of the messages that this node has got in the round before this one."""
+        if self.said[0] == position:  # a message that comes later does not change what was said
+            return self.said[1]
         before = self.before(position)
         past, own = self.past.get(before, {}), self.own_tags.get(before)
         tags = [past[i].tag if i in past else NO_NONCE for i in range(self.form.agents)]
         if own is not None:
             tags[self.index] = own
-        return b"".join(tags)
+        self.said = position, b"".join(tags)
+        return self.said[1]
 
     def note_own(self, position: Position, frame: bytes) -> None:
         """Remember the tag of the message of this node in a round."""

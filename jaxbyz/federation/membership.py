@@ -20,7 +20,19 @@ from jaxbyz.algorithms import State
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.deadlines import Deadlines
 from jaxbyz.federation.evidence import Evidence
-from jaxbyz.federation.frames import ASK, HELLO, NO_NONCE, PROOF, WANT, Format, Frame, Hello, Writer, wanted
+from jaxbyz.federation.frames import (
+    ASK,
+    AUDIT_KINDS,
+    HELLO,
+    NO_NONCE,
+    PROOF,
+    WANT,
+    Format,
+    Frame,
+    Hello,
+    Writer,
+    wanted,
+)
 from jaxbyz.federation.inbox import Collected, Inbox
 from jaxbyz.federation.keys import FederationDescription, Identity
 from jaxbyz.federation.mailbox import ITERATIONS_AHEAD, Position
@@ -93,12 +105,14 @@ class Membership:
             evidence=self.evidence,
         )  # fmt: skip
         queue = 4 * (1 + form.rounds) + 32
+        self.on_audit: Callable[[Frame], None] = lambda frame: None
         self.transport = Transport(
             federation, identity, form.largest, queue, self._on_frame, self._on_tick, bind=settings.bind
         )
         self.service = StateService(self.writer, self.transport.send, settings.attack != "none")
         self.ticks = self.iteration = 0
-        self.sent: dict[Position, dict[int, bytes]] = {}  # this node's messages of two iterations, by receiver
+        self.iterations_kept = 2
+        self.sent: dict[Position, dict[int, bytes]] = {}  # this node's messages of these iterations, by receiver
         self.passed_on: collections.Counter[int] = collections.Counter()  # messages to each node in this tick
         self.disputed: set[int] = set()  # nodes that were asked in this tick to show what they have got
 
@@ -135,6 +149,8 @@ class Membership:
                 self.transport.send(via, message)
         if frame.kind == WANT:
             self._pass_on(frame)
+        if frame.kind in AUDIT_KINDS:
+            self.on_audit(frame)
 
     def _pass_on(self, frame: Frame) -> None:
         """Send a node the messages that it misses: those of this node, and those that it has got from others."""
@@ -182,8 +198,9 @@ class Membership:
     # Messages of an iteration.
 
     def begin(self, t: int) -> None:
-        """Forget the messages that this node sent before the iteration before this one."""
-        self.iteration, self.sent = t, {at: each for at, each in self.sent.items() if at[0] >= t - 1}
+        """Forget the messages that this node sent long before this iteration."""
+        self.iteration = t
+        self.sent = {at: each for at, each in self.sent.items() if at[0] > t - self.iterations_kept}
 
     def send(self, round: int, vector: np.ndarray) -> None:
         """Send a message of this round to everyone."""

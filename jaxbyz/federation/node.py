@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxbyz.algorithms import State
@@ -19,9 +18,10 @@ from jaxbyz.federation import records
 from jaxbyz.federation.inbox import Behind, Collected, Stopped
 from jaxbyz.federation.keys import FederationDescription, Identity
 from jaxbyz.federation.liars import Liar
+from jaxbyz.federation.lines import Lies, Lines
 from jaxbyz.federation.membership import Membership, Standing
 from jaxbyz.federation.own_environment import own_environment
-from jaxbyz.federation.programs import Aggregate, NodePrograms, build_programs, format_of, warm_up
+from jaxbyz.federation.programs import NodePrograms, build_programs, format_of, warm_up
 from jaxbyz.federation.records import NodeIteration
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.federation.state_vectors import from_vector, joined, layout_of
@@ -32,7 +32,7 @@ from jaxbyz.sampling.page import Drawn
 PROGRESS_SECONDS = 30.0  # between two lines about the progress
 
 
-class Node:
+class Node(Lines):
     """One agent of DecByzPG. With an attack in the settings, it lies.
 
     Args:
@@ -55,11 +55,11 @@ class Node:
         stop: Callable[[], bool] = lambda: False,
         programs: NodePrograms | None = None,
     ):
-        self.folder, self.settings, self.index, self.K = folder, settings, identity.node, federation.config.agents
+        config = federation.config
+        programs = programs or build_programs(config, settings.attack, own_environment(config, settings.env_file))
+        super().__init__(programs, identity.node, federation.config.agents)
+        self.folder, self.settings = folder, settings
         self.log = records.RateLimitedLog(log)
-        self.programs = programs or build_programs(
-            federation.config, settings.attack, own_environment(federation.config, settings.env_file)
-        )
         self.form = format_of(federation, self.programs)
         self.start = self.programs.start
         if federation.private_randomness:
@@ -78,7 +78,6 @@ class Node:
         self.others = Membership(
             federation, identity, self.form, settings, self.standing, self._pause, self.log, stop, folder
         )
-        self.liar: Liar | None = None
         if settings.attack != "none":
             mask = np.isin(np.arange(self.K), [self.index, *settings.accomplices])
             self.liar = Liar(self.programs, self.index, mask)
@@ -92,7 +91,7 @@ class Node:
             UsageError: if it cannot take part.
         """
         self._restore()
-        warm_up(self.programs, self.index)
+        self.warm_up()
         with self.others:
             try:
                 self._go_to(self.others.meet())
@@ -106,6 +105,10 @@ class Node:
                 raise
             finally:
                 self.status_file.write(self.status, now=True)
+
+    def warm_up(self) -> None:
+        """Run every program once."""
+        warm_up(self.programs, self.index)
 
     # Where to start.
 
@@ -163,31 +166,17 @@ class Node:
             self._join()
 
     def _iterate(self) -> None:
-        """Run one iteration of Algorithm 2, whose lines are those of `jaxbyz.algorithms.decbyzpg`."""
-        before, coin, index = self.state, np.bool_(self.programs.plan.coins[self.t]), np.int32(self.index)
-        measured = NodeIteration(self.K, self.others.transport.traffic)
+        """Run one iteration and record it."""
+        before, measured = self.state, NodeIteration(self.K, self.others.transport.traffic)
         self.others.begin(self.t)
-        # Line 5: sample M = N or B trajectories. A late node skips this, because the others would ignore its message.
-        drawn, state = None, before
-        if not self.others.is_over(self.t, 0):
-            drawn, state = self._sample(state, coin)
-        for m in range(self.programs.messages):
-            # Line 6: the estimate ṽ_t^(k) that this message holds.
-            v_tilde = self._estimate(measured, state, drawn, m)
-            # Line 7: v_t^(k) ← Aggregate(ṽ_t^(1), …, ṽ_t^(K)).
-            v, state = self._exchange(measured, state, coin, m, v_tilde)
-            # Line 8: θ̃_{t+1}^(k) = θ_t^(k) + η v_t^(k), or the step of another optimizer.
-            proposed = self.programs.optimise(state, coin, index, v.rows, v.rows if v_tilde is None else v_tilde[None])
-            # Line 9: θ_{t+1}^(k) ← Avg-Agree_κ(θ̃_{t+1}^(1), …, θ̃_{t+1}^(K)).
-            parameters = self._agree(measured, proposed, m)
-            state = proposed._replace(parameters=jnp.asarray(parameters)[None])
+        state = self.iterate(measured, before, self.t, late=self.others.is_over(self.t, 0))
         self.record.add(self.t, measured, np.array(self.others.inbox.trust.suspected), np.asarray(state.parameters[0]))
         self.record.outputs(self.t, self.output_at, np.asarray(before.parameters[0]))
-        self.state, self.t = state._replace(step=before.step + 1), self.t + 1
+        self.state, self.t = state, self.t + 1
 
-    def _sample(self, state: State, coin: np.bool_) -> tuple[Drawn | None, State]:
-        """Return what line 5 draws; None if the environment of this node has failed, which is then as a late node."""
-        sampled = jax.block_until_ready(self.programs.sample(state, coin, np.int32(self.index)))
+    def sample(self, state: State, coin: np.bool_) -> tuple[Drawn | None, State]:
+        """Return a batch; None if the environment of this node has failed, which is then as silent as a late node."""
+        sampled = jax.block_until_ready(super().sample(state, coin))
         try:
             check_episodes(self.programs.environment)
         except EnvironmentFailure as failure:
@@ -195,64 +184,17 @@ class Node:
             return None, state
         return sampled
 
-    def _estimate(self, measured: NodeIteration, state: State, drawn: Drawn | None, m: int) -> np.ndarray | None:
-        """Return the estimate `[D]` that message number m holds; None if this node has not sampled."""
-        if m > 0:
-            measured.message_started = time.monotonic()
-        if drawn is None:
-            return None
-        measured.sampled = self.programs.estimate(drawn, state.parameters, np.int32(m))
-        return np.asarray(measured.sampled.estimate[0])
-
-    def _exchange(
-        self, measured: NodeIteration, state: State, coin: np.bool_, m: int, v_tilde: np.ndarray | None
-    ) -> tuple[Aggregate, State]:
-        """Send the estimate of this node, if it has one, and aggregate those that arrive in time."""
-        kind = f"gradients, coin {int(coin)}" if m == 0 else "gradients of the same batch"
-        lies = None if self.liar is None else partial(self.liar.gradients, state, m)
-        message = v_tilde
-        if v_tilde is not None and self.programs.send is not None:
-            sent, state = self.programs.send(state, np.int32(self.index), v_tilde)
-            message = np.asarray(sent)
-        collected = self._send_and_collect(measured, (m, 0), message, kind, measured.message_started, lies)
-        rows, row, present = self._present(collected, message is not None)
-        own = np.nanmedian(rows, axis=0) if message is None else message
-        v, state = self.programs.aggregate(state, np.int32(m), np.int32(self.index), row, own, rows)
-        measured.aggregated(float(v.norm), present, np.asarray(v.shares))
-        return v, state
-
-    def _agree(self, measured: NodeIteration, proposed: State, m: int) -> np.ndarray:
-        """Run the rounds of agreement that follow message number m; return the parameters `[D]` of this node."""
-        theta, index = np.asarray(proposed.parameters[0]), np.int32(self.index)
-        for i in range(self.programs.rounds):
-            lies = None if self.liar is None else partial(self.liar.parameters, proposed, m, i)
-            collected = self._send_and_collect(measured, (m, 1 + i), theta, "parameters", time.monotonic(), lies)
-            rows, row, _ = self._present(collected, True)
-            theta = np.asarray(self.programs.agree(proposed, np.int32(m), np.int32(i), index, row, rows))
-        if not np.isfinite(theta).all():
-            raise UsageError(f"iteration {self.t}: the parameters of node {self.index} became non-finite")
-        return theta
-
-    def _send_and_collect(
+    def send_and_collect(
         self,
         measured: NodeIteration,
         position: tuple[int, int],
         vector: np.ndarray | None,
         kind: str,
         started: float,
-        lies: Callable[[np.ndarray], np.ndarray] | None,
+        lies: Lies | None,
     ) -> Collected:
-        """Send this node's message of a round to everyone and return those of the others.
-
-        Args:
-            measured: receives what is recorded.
-            position: (message, round): round 0 is that of the gradients, rounds 1 to κ are those of the agreement.
-            vector: `[D]`, what to send; None to be silent.
-            kind: rounds of the same kind take similar times.
-            started: when this node began to work on the round.
-            lies: `[K, D] -> [K, D]`, what a liar sends to everyone, given what it has heard; None for the truth.
-        """
-        round = position[0] * (1 + self.programs.rounds) + position[1]
+        """Exchange the messages of a round with the others; see `Lines`."""
+        round = self.round_of(position)
         if self.settings.slow:
             time.sleep(self.settings.slow)
         if vector is not None and lies is None:
@@ -264,19 +206,6 @@ class Node:
         measured.waited += collected.waited
         measured.missing += ~collected.arrived
         return collected
-
-    def _present(self, collected: Collected, own: bool) -> tuple[np.ndarray, np.int32, np.ndarray]:
-        """Return the messages that arrived `[n, D]`, the row of this node among them, and whose they are `[n]`.
-
-        Where the rules need K messages, those that are missing are rows of NaN. `own` tells whether this node sent one.
-        """
-        arrived = collected.arrived.copy()
-        arrived[self.index] = own
-        present = np.flatnonzero(arrived)
-        if len(present) not in self.programs.sizes:
-            present = np.arange(self.K)
-        row = int(np.searchsorted(present, self.index)) if own else -1
-        return collected.rows[present], np.int32(row), present
 
     # Results, checkpoints and status.
 
@@ -333,9 +262,16 @@ class Node:
             "attack": self.settings.attack,
             "rejoined": self.rejoined,
             "return": float(finite[-1]) if len(finite) else None,
+            "scores": self._scores(),
             **self.others.inbox.status(),
             **vars(self.others.transport.traffic),
         }
+
+    def _scores(self) -> dict[str, float]:
+        """Return how much the rule for gradients trusts every node, if it rates them."""
+        rate = self.programs.aggregator.scores
+        scores = [] if rate is None else np.asarray(rate(jax.tree.map(lambda leaf: leaf[0], self.state.rules))).tolist()
+        return {str(node): score for node, score in enumerate(scores) if np.isfinite(score)}
 
 
 def _without_key(state: State) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxbyz.algorithms.settings import Ascent, Federation
+from jaxbyz.algorithms.settings import Ascent, Audits, Federation
 from jaxbyz.configuration.config import FIELDS, Config, PolicyChoice, RunLength, StartAndResult, TaskOptions
 from jaxbyz.errors import UsageError
 from jaxbyz.policies.options import NetworkOptions
@@ -13,7 +13,8 @@ from jaxbyz.sampling.settings import Sampling
 
 # Records of options whose meaning carries over to separate processes. Any other option must have its default value.
 RECORDS = (
-    TaskOptions, RunLength, Federation, Sampling, Ascent, WorkerMomentum, PolicyChoice, NetworkOptions, StartAndResult
+    TaskOptions, RunLength, Federation, Audits, Sampling, Ascent, WorkerMomentum, PolicyChoice, NetworkOptions,
+    StartAndResult,
 )  # fmt: skip
 SUPPORTED = {field.name for record in RECORDS for field in dataclasses.fields(record)}
 SUPPORTED -= {"local_eta"}

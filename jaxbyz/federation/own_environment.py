@@ -30,6 +30,10 @@ def own_environment(config: Config, file: str | None) -> Environment | None:
     """
     if file is None:
         return None
+    if config.audit:
+        raise UsageError(
+            f"env_file={file} with audit={config.audit}: only episodes of the common environment are replayed"
+        )
     try:
         make: Any = runpy.run_path(file).get(FUNCTION)
         found = make() if callable(make) else None

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxbyz.errors import UsageError
+from jaxbyz.federation.auditor import AuditedNode
 from jaxbyz.federation.keys import read_federation, read_identity
 from jaxbyz.federation.node import Node
 from jaxbyz.federation.options import check_supported
@@ -43,7 +44,7 @@ def run_node(
             if run_folder.is_finished(folder):
                 raise UsageError(f"{folder}: this node has finished; remove metrics.npz to run it again")
             run_folder.write_start(folder, federation.config)
-            node = Node(folder, federation, identity, settings, log, stop)
+            node = (AuditedNode if federation.config.audit else Node)(folder, federation, identity, settings, log, stop)
             return node.run()
     except BusyError as error:
         raise UsageError(f"{folder}: another process is running this node") from error

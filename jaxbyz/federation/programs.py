@@ -21,7 +21,7 @@ from jaxbyz.environments import Environment, check_episodes
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.frames import Format
 from jaxbyz.federation.keys import FederationDescription
-from jaxbyz.federation.state_vectors import layout_of
+from jaxbyz.federation.state_vectors import layout_of, whole_state
 from jaxbyz.protocol.agreements import agree_once
 from jaxbyz.protocol.channel_options import make_channel
 from jaxbyz.protocol.exchange import copies, receive, round_keys
@@ -54,7 +54,8 @@ class NodePrograms(NamedTuple):
     Attributes:
         plan: coins, keys and the output iteration, which all nodes derive from the common seed.
         start: the state before the first iteration, the same for all nodes.
-        sample: `(State, coin, index) -> (Drawn, State)`, line 5 of Algorithm 2.
+        sample: `(State, coin, index) -> (Drawn, State)`, line 5 of Algorithm 2. With a fourth argument, `[]`, the
+            random keys also depend on it.
         estimate: `(Drawn, θ [1, D], m) -> Sampled`, line 6.
         send: `(State, index, ṽ [D]) -> (message [D], State)`, what the node sends in the place of an estimate; None for
             the estimate itself.
@@ -102,7 +103,7 @@ def build_programs(config: Config, attack: str = "none", environment: Environmen
     """
     plan = make_plan(replace(config, attack="none"))
     algorithm = plan.algorithm
-    settings, K = replace(algorithm.settings, attack=attack), config.agents
+    settings, K = replace(algorithm.settings, attack=attack, audit=0.0), config.agents
     environment = environment or algorithm.environment
     parts, sampling, agents, rule, agreement = compose(environment, algorithm.policy, settings)
     if agreement is not None and agreement.rule.committee is not None:
@@ -114,8 +115,12 @@ def build_programs(config: Config, attack: str = "none", environment: Environmen
         this = Iteration(state.step, jnp.asarray(coin), keys, mask, OnePlace(K, K, index))
         return this.message(m if settings.messages > 1 else 0, state.attack_memory)
 
-    def sample(state: State, coin: Array, index: Array) -> tuple[Drawn, State]:
-        return agents.sample(now(state, index, coin), state)
+    def sample(state: State, coin: Array, index: Array, salt: Array | None = None) -> tuple[Drawn, State]:
+        this = now(state, index, coin)
+        if salt is not None:
+            salted = jax.vmap(jax.random.fold_in, (0, None))(this.keys.agents, salt)
+            this = this._replace(keys=this.keys._replace(agents=salted))
+        return agents.sample(this, state)
 
     sender = make_channel(settings, 1)  # what one agent does with its own messages
 
@@ -182,23 +187,24 @@ def _sizes(rules: list[Rule], config: Config, D: int) -> frozenset[int]:
 
 def format_of(federation: FederationDescription, programs: NodePrograms) -> Format:
     """Return what the frames of a federation look like."""
-    state = programs.start
+    state, config = programs.start, federation.config
     form = Format(
-        federation.identifier(), federation.config.agents, state.parameters.shape[1], layout_of(state).size,
+        federation.identifier(), config.agents, state.parameters.shape[1], layout_of(state).size,
         programs.messages * (1 + programs.rounds) - 1, programs.plan.iterations,
+        len(whole_state(state)) if config.audit else 0,
     )  # fmt: skip
     form.check()
     return form
 
 
-def warm_up(programs: NodePrograms, index: int) -> None:
+def warm_up(programs: NodePrograms, index: int, *salt: np.uint32) -> None:
     """Run every program once, so that no iteration waits for a compiler.
 
     Raises:
         EnvironmentFailure: if the environment of the node fails.
     """
     state, coin, zero, index_ = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0), np.int32(index)
-    drawn, state = programs.sample(state, coin, index_)
+    drawn, state = programs.sample(state, coin, index_, *salt)
     jax.block_until_ready(programs.estimate(drawn, state.parameters, zero))
     check_episodes(programs.environment)
     if programs.send is not None:

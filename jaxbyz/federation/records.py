@@ -114,6 +114,7 @@ class NodeRecord:
         T = plan.iterations
         settings = plan.algorithm.settings
         self.batch = np.where(plan.coins, settings.N, settings.B)
+        self.replayed = np.zeros_like(self.batch)  # trajectories of others, for audits
         kept = T if T * parameters <= MOST_PARAMETERS_KEPT else 1
         shapes = {name: (T,) for name in SCALARS} | {name: (T, agents) for name in PER_NODE}
         shapes |= {"parameters": (kept, parameters)}
@@ -155,8 +156,8 @@ class NodeRecord:
         rows |= {
             "worst_agent": rows["returns"],
             "return_spread": np.zeros(T, np.float32),
-            "batch": self.batch,
-            "trajectories": np.cumsum(self.batch),
+            "batch": self.batch + self.replayed,
+            "trajectories": np.cumsum(self.batch + self.replayed),
             "coin": (self.batch == self.batch.max()).astype(np.int32),
             "rounds": np.full(T, rounds),
             "bytes_sent": np.full(T, sent, np.float32),

@@ -15,6 +15,7 @@ from jaxbyz.algorithms import State
 from jaxbyz.rules import Receiver, Rule
 
 CLOSE = 1e-3  # relative difference of offers that agree
+SHORT = 1e-6  # below this length, distances are not relative
 
 
 class StateLayout(NamedTuple):
@@ -62,6 +63,52 @@ def from_vector(layout: StateLayout, vector: np.ndarray, iteration: int) -> Stat
         step=jnp.int32(iteration), parameters=parameters, anchor=anchor, estimate=estimate, optimizer=optimizer,
         rules=rules,
     )  # fmt: skip
+
+
+def _whole(state: State) -> Any:
+    """Return everything that the next iteration of a node starts from, except the key, which all nodes know."""
+    return (state.step, *_sent(state), state.private, state.channel)
+
+
+def whole_state(state: State) -> bytes:
+    """Return everything that the next iteration of a node starts from, to the bit."""
+    return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(_whole(state)))
+
+
+def from_whole_state(like: State, data: bytes) -> State:
+    """Inverse of `whole_state`, for data of the length that a state of the shapes of `like` has."""
+    leaves, structure = jax.tree.flatten(_whole(like))
+    arrays, start = [], 0
+    for leaf in leaves:
+        arrays.append(jnp.asarray(np.frombuffer(data, leaf.dtype, leaf.size, start).reshape(leaf.shape)))
+        start += leaf.nbytes
+    step, parameters, anchor, estimate, optimizer, rules, private, channel = jax.tree.unflatten(structure, arrays)
+    return like._replace(
+        step=step, parameters=parameters, anchor=anchor, estimate=estimate, optimizer=optimizer, rules=rules,
+        private=private, channel=channel,
+    )  # fmt: skip
+
+
+def far_apart(a: State, b: State) -> float:
+    """Return the largest distance between two arrays of two states, relative to their length; infinity for counters.
+
+    Arrays that are shorter than `SHORT` are compared with that length.
+    """
+
+    def distance(x: Any, y: Any) -> float:
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return 0.0 if np.array_equal(x, y) else np.inf
+        return relative_distance(np.asarray(x), np.asarray(y))
+
+    return max(jax.tree.leaves(jax.tree.map(distance, _whole(a), _whole(b))))
+
+
+def relative_distance(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the distance of two arrays relative to the longer one; infinity if one of them is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = [float(np.linalg.norm(x)) for x in (a, b)]
+        distance = float(np.linalg.norm(a - b)) / max(*lengths, SHORT)
+    return distance if np.isfinite(distance) else np.inf
 
 
 def _restored(part: np.ndarray, leaf: Any) -> Any:

@@ -57,6 +57,7 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
         latest_return: its latest mean return.
         suspected: the nodes that it does not wait for.
         doubts: why, and since when, by node.
+        scores: how much its rule trusts every node, if the rule rates them.
         refused: how many frames it refused, by reason.
         refused_of: the same, by sender.
         deadlines: how long it waits for the last messages, in seconds, by kind of round.
@@ -74,6 +75,7 @@ class NodeStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     latest_return: float | None = msgspec.field(default=None, name="return")
     suspected: tuple[Number, ...] = ()
     doubts: dict[Text, Doubt] = {}
+    scores: dict[Text, float] = {}
     refused: dict[Text, Count] = {}
     refused_of: dict[Text, Count] = {}
     deadlines: dict[Text, float] = {}
@@ -110,7 +112,10 @@ def read_status(folder: Path, node: int) -> dict[str, Any]:
 
 
 def trust_lines(statuses: Sequence[dict[str, Any]]) -> list[str]:
-    """Return sentences about the nodes that others suspect or have excluded: why, by which proof, and since when."""
+    """Return sentences about the nodes that others suspect or have excluded: why, by which proof, and since when.
+
+    If their rules rate senders, so do further sentences.
+    """
     found: dict[tuple[str, str, str, str], list[tuple[int, float]]] = {}
     for status in statuses:
         for node, doubt in status.get("doubts", {}).items():
@@ -123,4 +128,8 @@ def trust_lines(statuses: Sequence[dict[str, Any]]) -> list[str]:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(min(at for _, at in by)))
         who = ", ".join(str(number) for number, _ in by)
         lines.append(f"node {node} is {state} by {who}: {why}{proof}, since {since}")
+    for status in statuses:
+        if scores := status.get("scores"):
+            rated = ", ".join(f"{node}: {score:.2f}" for node, score in scores.items())
+            lines.append(f"the rule of node {status['node']} trusts nodes as follows: {rated}")
     return lines

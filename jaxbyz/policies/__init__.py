@@ -5,7 +5,8 @@ from jaxbyz.policies.convolutional import cnn_policy
 from jaxbyz.policies.flax_modules import flax_policy
 from jaxbyz.policies.followed import followed_policy
 from jaxbyz.policies.networks import ACTIVATIONS, INITIALISERS, mlp_policy
-from jaxbyz.policies.policy import Policy, most_likely
+from jaxbyz.policies.policy import Policy, initial_carry, most_likely, respond
+from jaxbyz.policies.recurrent import gru_policy
 from jaxbyz.policies.voting import voting
 from jaxbyz.registry import Registry
 
@@ -13,6 +14,7 @@ from jaxbyz.registry import Registry
 policies = Registry("policy")
 policies.add("mlp", mlp_policy, "multilayer perceptron on the flat observation")
 policies.add("followed", followed_policy, "the same, with observations scaled by what the policy sees")
+policies.add("gru", gru_policy, "a gated recurrent unit, which remembers what was observed in the episode")
 policies.add("cnn", cnn_policy, "convolutions, then a multilayer perceptron; observations are images")
 
 
@@ -29,8 +31,11 @@ __all__ = [
     "default_policy",
     "flax_policy",
     "followed_policy",
+    "gru_policy",
+    "initial_carry",
     "mlp_policy",
     "most_likely",
     "policies",
+    "respond",
     "voting",
 ]

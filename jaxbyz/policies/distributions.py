@@ -64,7 +64,7 @@ def categorical(network: Network, actions: ActionSpace, output_scale: float = 1.
     def entropy(log_probs: Array) -> Array:
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=0)
 
-    size, unravel = _flat_form(network.init)
+    size, unravel = flat_form(network.init)
     return Policy(
         size, lambda key: ravel_pytree(network.init(key))[0], unravel, apply, noise, sample, log_prob, entropy
     )
@@ -113,7 +113,7 @@ def gaussian(
     def entropy(distribution: Array) -> Array:
         return jnp.sum(distribution[n:] + 0.5 * math.log(2 * math.pi * math.e), axis=0)
 
-    size, unravel = _flat_form(init)
+    size, unravel = flat_form(init)
     return Policy(size, lambda key: ravel_pytree(init(key))[0], unravel, apply, noise, sample, log_prob, entropy)
 
 
@@ -124,7 +124,7 @@ def range_of(actions: ActionSpace) -> tuple[Float[Array, " n"], Float[Array, " n
     return jnp.where(bounded, 0.5 * (low + high), 0.0), jnp.where(bounded, 0.5 * (high - low), 1.0)
 
 
-def _flat_form(init: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:
+def flat_form(init: Callable[[PRNGKeyArray], Any]) -> tuple[int, Callable[[Array], Any]]:
     """Return the number of parameters, and the function from `[D]` to the tree that `init` returns."""
     found: list[Callable[[Array], Any]] = []
 

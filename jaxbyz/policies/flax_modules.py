@@ -13,12 +13,16 @@ from jaxbyz.environments import Environment, check_environment
 from jaxbyz.errors import UsageError, first_line
 from jaxbyz.policies.distributions import policy_of
 from jaxbyz.policies.policy import Network, Policy
+from jaxbyz.policies.recurrent import Core, with_memory
 
 
 def flax_policy(
     module: nn.Module, environment: Environment, *, output_scale: float = 1.0, initial_std: float = 0.5
 ) -> Policy:
     """Build a policy from a flax module that is written batch-first, as flax's own layers are.
+
+    A module with a memory is an `nn.RNNCellBase`, as flax's own cells: it takes `(carry, observations)`, returns
+    `(carry, outputs)`, and its method `initialize_carry` gives the carry at the start of episodes.
 
     Args:
         module: takes observations `[B, *environment.observation_shape]` and returns `[B, n]`: one logit per discrete
@@ -33,25 +37,42 @@ def flax_policy(
     """
     check_environment(environment)
     shape, actions = environment.observation_shape, environment.actions
+    recurrent = isinstance(module, nn.RNNCellBase)
+
+    def start(episodes: int) -> Any:
+        return module.initialize_carry(jax.random.key(0), (episodes, *shape)) if recurrent else ()
+
+    def respond(tree: Any, carry: Any, rows: Array) -> tuple[Any, Array]:
+        found: Any = module.apply(tree, carry, rows) if recurrent else (carry, module.apply(tree, rows))
+        return found
 
     def init(key: PRNGKeyArray) -> Any:
-        return module.init(key, jnp.zeros((1, *shape)))
+        return module.init(key, *((start(1),) if recurrent else ()), jnp.zeros((1, *shape)))
 
     def apply(tree: Any, observations: Float[Array, "O L"]) -> Float[Array, "n L"]:
         images = observations.T.reshape(observations.shape[1], *shape)
-        return jnp.asarray(module.apply(tree, images)).T
+        return jnp.asarray(respond(tree, (), images)[1]).T
 
-    _check_module(module, environment, init)
-    return policy_of(Network(init, apply), actions, output_scale, initial_std)
+    def unroll(tree: Any, carry: Any, observations: Float[Array, "O C L"]) -> tuple[Any, Float[Array, "n C L"]]:
+        rows = jnp.moveaxis(observations, 0, -1).reshape(*observations.shape[1:], *shape)
+        carry, outputs = jax.lax.scan(lambda carry, x: respond(tree, carry, x), carry, rows)
+        return carry, jnp.moveaxis(outputs, -1, 0)
+
+    _check_module(module, environment, init, start, respond)
+    if not recurrent:
+        return policy_of(Network(init, apply), actions, output_scale, initial_std)
+    outputs_alone = Network(lambda key: {}, lambda tree, outputs: outputs)
+    return with_memory(Core(init, start, unroll), policy_of(outputs_alone, actions, output_scale, initial_std))
 
 
-def _check_module(module: nn.Module, environment: Environment, init: Any) -> None:
+def _check_module(module: nn.Module, environment: Environment, init: Any, start: Any, respond: Any) -> None:
     """Refuse a module that cannot be a policy's network, before anything is compiled."""
     name, batch = type(module).__name__, 3
     observations = jax.ShapeDtypeStruct((batch, *environment.observation_shape), jnp.float32)
     try:
         tree = jax.eval_shape(init, jax.random.key(0))
-        outputs = jax.eval_shape(module.apply, tree, observations)
+        carry = jax.eval_shape(lambda: start(batch))
+        _, outputs = jax.eval_shape(respond, tree, carry, observations)
     except UsageError:
         raise
     except Exception as error:  # whatever the user's code raises

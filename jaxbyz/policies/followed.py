@@ -47,10 +47,10 @@ def followed_policy(
 
     def unravel(theta: Float[Array, " D"]) -> dict[str, Any]:
         network, mean, spread = parts(theta)
-        return {"policy": inner.unravel(network), "mean": mean, "deviation": spread}
+        return {"policy": inner.unravel(network), "scale_mean": mean, "scale_spread": spread}
 
     def apply(tree: Any, observations: Float[Array, "O L"]) -> Array:
-        mean, spread = jax.lax.stop_gradient((tree["mean"][:, None], tree["deviation"][:, None]))
+        mean, spread = jax.lax.stop_gradient((tree["scale_mean"][:, None], tree["scale_spread"][:, None]))
         spread = jnp.maximum(spread, SMALLEST_DEVIATION)
         return inner.apply(tree["policy"], jnp.clip((observations - mean) / spread, -LARGEST, LARGEST))
 

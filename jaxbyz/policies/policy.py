@@ -16,6 +16,21 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxbyz.environments import ActionSpace
 
 
+class Recurrence(NamedTuple):
+    """How a policy with a memory goes through episodes.
+
+    What it remembers of an episode is its carry, a tree of arrays `[L, …]`: one row per episode, as in flax.
+
+    Attributes:
+        start: `lanes -> carry`, at the start of episodes.
+        unroll: `(tree, carry, observations [O, C, L]) -> (carry, distributions [P, C, L])` for C consecutive steps. The
+            distribution of a step depends on the carry before it and on its own observation.
+    """
+
+    start: Callable[[int], Any]
+    unroll: Callable[[Any, Any, Float[Array, "O C L"]], tuple[Any, Float[Array, "P C L"]]]
+
+
 class Policy(NamedTuple):
     """Pure functions of one agent's policy over L lanes.
 
@@ -24,7 +39,8 @@ class Policy(NamedTuple):
         init: `key -> [D]`, initial parameters.
         unravel: `[D] -> tree`, the form of the parameters that `apply` takes. Call it once, outside of loops.
         apply: `(tree, observations [O, L]) -> [P, L]`, the distribution of the action in every lane: log-probabilities
-            if actions are discrete, otherwise means followed by logarithms of standard deviations.
+            if actions are discrete, otherwise means followed by logarithms of standard deviations. A policy with a
+            memory has `recurrence` instead.
         noise: `(key, steps, lanes) -> [steps, n, lanes]`, the random numbers that `sample` needs.
         sample: `(distribution [P, L], noise [n, L]) -> actions`, `[L]` if discrete, otherwise `[n, L]`.
         log_prob: `(distribution [P, L], actions) -> [L]`.
@@ -34,6 +50,7 @@ class Policy(NamedTuple):
         follow: `(parameters [D], mean [O], variance [O]) -> [D]`, which moves the scales of observations among the
             parameters towards new ones; None if there are none.
         untrained: the number of parameters at the end that are such scales.
+        recurrence: how it remembers what it has seen in an episode; None if it has no memory.
     """
 
     size: int
@@ -47,6 +64,7 @@ class Policy(NamedTuple):
     mode: Callable[[Float[Array, "P L"]], Array] | None = None
     follow: Callable[[Float[Array, " D"], Float[Array, " O"], Float[Array, " O"]], Float[Array, " D"]] | None = None
     untrained: int = 0
+    recurrence: Recurrence | None = None
 
 
 class Network(NamedTuple):
@@ -61,6 +79,19 @@ class Network(NamedTuple):
 
     init: Callable[[PRNGKeyArray], Any]
     apply: Callable[[Any, Float[Array, "O L"]], Float[Array, "n L"]]
+
+
+def initial_carry(policy: Policy, lanes: int) -> Any:
+    """Return what a policy remembers at the start of episodes; nothing, `()`, without a memory."""
+    return () if policy.recurrence is None else policy.recurrence.start(lanes)
+
+
+def respond(policy: Policy, tree: Any, carry: Any, observations: Float[Array, "O L"]) -> tuple[Any, Array]:
+    """Take one step: return what the policy then remembers, and the distribution `[P, L]` of the actions."""
+    if policy.recurrence is None:
+        return carry, policy.apply(tree, observations)
+    carry, distributions = policy.recurrence.unroll(tree, carry, observations[:, None])
+    return carry, distributions[:, 0]
 
 
 def most_likely(policy: Policy, distribution: Float[Array, "P L"], actions: ActionSpace) -> Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxbyz.environments import ActionSpace
-from jaxbyz.policies.policy import Policy, most_likely
+from jaxbyz.policies.policy import Policy, Recurrence, most_likely
 
 ROUNDS = 32  # of Weiszfeld's algorithm
 SMOOTHING = 1e-6  # relative to the median distance of the actions from the result, which no minority controls
@@ -58,7 +58,22 @@ def voting(member: Policy, actions: ActionSpace, members: int) -> Policy:
         sample=sample,
         log_prob=lambda distribution, action: jnp.zeros(distribution.shape[1:]),
         mode=mode,
+        recurrence=None if member.recurrence is None else _of_all(member.recurrence, G),
     )
+
+
+def _of_all(recurrence: Recurrence, members: int) -> Recurrence:
+    """Return how the members remember, each for itself."""
+
+    def start(lanes: int) -> Any:
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * members, axis=1), recurrence.start(lanes))
+
+    def unroll(tree: Any, carry: Any, observations: Array) -> tuple[Any, Array]:
+        each = jax.vmap(recurrence.unroll, in_axes=(0, 1, None), out_axes=(1, 0))
+        carry, distributions = each(tree, carry, observations)
+        return carry, distributions.reshape(-1, *observations.shape[1:])
+
+    return Recurrence(start, unroll)
 
 
 def _by_member(rows: Float[Array, "R L"], members: int) -> Float[Array, "G P L"]:

@@ -69,6 +69,8 @@ class Rule(NamedTuple):
         rotates: if all messages are rotated, so is the result. It holds for rules that see only inner products.
         averages: every row is the mean of the messages, weighted by its shares.
         translates: if a vector is added to all messages, it is added to the result.
+        scores: `state -> [n]`, how much a rule with memory trusts every sender, for those who want to see it; None if
+            it does not rate senders.
     """
 
     apply: Callable[[PRNGKeyArray, Float[Array, "n D"], Receiver, RuleState], Outcome]
@@ -83,6 +85,7 @@ class Rule(NamedTuple):
     rotates: bool = False
     averages: bool = False
     translates: bool = False
+    scores: Callable[[RuleState], Float[Array, " n"]] | None = None
 
 
 def weighted(weights: Callable[[Float[Array, "n D"]], Float[Array, " n"]], **facts: Any) -> Rule:

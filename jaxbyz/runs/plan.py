@@ -20,6 +20,7 @@ from jaxbyz.configuration.building import DECAY, Family, cached_algorithm, coins
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.memory import check_memory
 from jaxbyz.trained.start_from import start_parameters
+from jaxbyz.training.coins import trajectories_spent
 
 
 class Plan(NamedTuple):
@@ -48,8 +49,7 @@ class Plan(NamedTuple):
 
     def trajectories_after(self, iterations: int) -> int:
         """Return the trajectories per agent that a run must be asked for to end after this many iterations."""
-        settings = self.family.template.settings
-        spent = np.cumsum(np.where(self.coins, settings.N, settings.B), axis=-1)
+        spent = trajectories_spent(self.family.template.settings, self.coins)
         return int(spent[..., iterations - 1].min())
 
     @property

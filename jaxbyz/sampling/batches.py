@@ -54,7 +54,7 @@ def batch_drawer(
     """Build the drawing of batches; `interference` is what Byzantine agents do wrong in their own environment."""
     if settings.entropy != 0 and policy.entropy is None:
         raise UsageError(f"entropy={settings.entropy}: the policy does not compute its entropy; use entropy=0")
-    scorer = critic_scorer(environment, settings) if settings.uses_critic else plain_scorer(settings)
+    scorer = critic_scorer(environment, policy, settings) if settings.uses_critic else plain_scorer(settings)
 
     def honestly(inputs: SamplingInputs, episodes: int) -> Episodes:
         return collect(

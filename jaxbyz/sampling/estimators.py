@@ -6,19 +6,17 @@ only. Axes as in `jaxbyz.sampling.rollout`: n chunks, A agents, C steps per chun
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step, sum_over_steps
+from jaxbyz.accelerate.episode_sums import sum_from_each_step
 from jaxbyz.errors import UsageError
 from jaxbyz.options import COUNT, FINITE, POSITIVE, UNIT_INTERVAL, Need, option, reads
 from jaxbyz.policies import Policy
+from jaxbyz.sampling.differentiation import gradient_over_steps, log_probs
 from jaxbyz.sampling.rollout import Episodes
 
 LARGEST_LOG_WEIGHT = 40.0  # e⁴⁰ is useless as a weight, but it is finite
@@ -145,9 +143,8 @@ def sum_of_scores(
         bonus: the coefficients b of the entropy; None for none.
     """
 
-    def weighted_log_likelihood(tree: Any, steps: tuple[Array, ...]) -> Array:
-        observations, actions, q, *bonus = steps
-        distribution = policy.apply(tree, observations)
+    def weighted_log_likelihood(distribution: Array, steps: tuple[Array, ...]) -> Array:
+        actions, q, *bonus = steps
         return jnp.sum(policy.log_prob(distribution, actions) * q) + entropy_bonus(policy, distribution, *bonus)
 
     steps = (episodes.observations, episodes.actions, q, *(() if bonus is None else (bonus,)))
@@ -160,30 +157,6 @@ def entropy_bonus(policy: Policy, distribution: Array, bonus: Float[Array, " L"]
         return 0.0
     assert policy.entropy is not None
     return jnp.sum(policy.entropy(distribution) * bonus)
-
-
-def gradient_over_steps(
-    function: Callable[[Any, Any], Array],
-    policy: Policy,
-    parameters: Float[Array, "A D"],
-    steps: Any,
-    alive: Bool[Array, "n A C M"],
-    chunks: Int[Array, ""],
-) -> Float[Array, "A D"]:
-    """Compute (1/M) ∇ function(θ, steps) for each agent.
-
-    Args:
-        function: `(tree, steps of one agent […, L]) -> []`, a sum over steps, in which the terms of steps that were not
-            taken have gradient zero.
-        policy: says how parameters are arranged in a vector.
-        parameters: `[A, D]`, θ of each agent.
-        steps: leaves `[n, A, …, C, M]`.
-        alive: True at steps that were taken.
-        chunks: the number of chunks with such a step.
-    """
-    trees = jax.vmap(policy.unravel)(parameters)
-    sums = sum_over_steps(jax.grad(function), trees, steps, alive, chunks)
-    return jax.vmap(lambda tree: ravel_pytree(tree)[0])(sums) / alive.shape[3]
 
 
 def coefficients(
@@ -239,14 +212,7 @@ def log_ratios(policy: Policy, parameters: Float[Array, "A D"], episodes: Episod
         parameters: `[A, D]`, the other parameters θ' of each agent.
         episodes: the batch, with the log-probabilities at θ.
     """
-
-    def log_prob(tree: Any, steps: tuple[Array, Array]) -> Float[Array, " L"]:
-        observations, actions = steps
-        return policy.log_prob(policy.apply(tree, observations), actions)
-
-    trees = jax.vmap(policy.unravel)(parameters)
-    steps = (episodes.observations, episodes.actions)
-    return map_over_steps(log_prob, trees, steps, episodes.alive, episodes.chunks) - episodes.log_probs
+    return log_probs(policy, parameters, episodes) - episodes.log_probs
 
 
 def mean_ratio(policy: Policy, previous: Float[Array, "A D"], episodes: Episodes) -> Float[Array, " A"]:

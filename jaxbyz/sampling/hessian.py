@@ -15,20 +15,19 @@ References:
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.batching import fold_mapped_axis, map_groups
-from jaxbyz.accelerate.episode_sums import map_over_steps, sum_over_steps
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.batches import batch_drawer
+from jaxbyz.sampling.differentiation import log_probs
 from jaxbyz.sampling.estimators import Estimator, coefficients, sum_of_scores
 from jaxbyz.sampling.page import Drawn, Sampler, summary
 from jaxbyz.sampling.rollout import Episodes
@@ -55,23 +54,16 @@ def hessian_vector_product(
         episodes: the batch.
     """
     q = coefficients(estimator, episodes)
-    pairs = jax.vmap(policy.unravel)(parameters), jax.vmap(policy.unravel)(direction)
-    taken = episodes.observations, episodes.actions
 
-    def log_prob(tree: Any, steps: tuple[Array, ...]) -> Float[Array, " L"]:
-        return policy.log_prob(policy.apply(tree, steps[0]), steps[1])
+    def log_prob(theta: Array) -> Float[Array, "n A C M"]:
+        return log_probs(policy, theta, episodes)
 
-    def slope(pair: tuple[Any, Any], steps: tuple[Array, ...]) -> Float[Array, " L"]:
-        return jax.jvp(lambda tree: log_prob(tree, steps), pair[:1], pair[1:])[1]
+    def gradient(theta: Array) -> Float[Array, "A D"]:
+        return sum_of_scores(policy, theta, episodes, q)
 
-    def curvature(pair: tuple[Any, Any], steps: tuple[Array, ...]) -> Any:
-        weighted = jax.grad(lambda tree: jnp.sum(log_prob(tree, steps) * steps[2]))
-        return jax.jvp(weighted, pair[:1], pair[1:])[1]
-
-    along = jnp.sum(map_over_steps(slope, pairs, taken, episodes.alive, episodes.chunks), axis=(0, 2))  # [A, M]
+    along = jnp.sum(jax.jvp(log_prob, (parameters,), (direction,))[1], axis=(0, 2))  # [A, M]
     first = sum_of_scores(policy, parameters, episodes, q * along[None, :, None])
-    second = sum_over_steps(curvature, pairs, (*taken, q), episodes.alive, episodes.chunks)
-    return first + jax.vmap(lambda tree: ravel_pytree(tree)[0])(second) / episodes.alive.shape[3]
+    return first + jax.jvp(gradient, (parameters,), (direction,))[1]
 
 
 class Momentum(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxbyz.environments import Environment, check_episodes, end_episodes
-from jaxbyz.policies import Policy
+from jaxbyz.policies import Policy, initial_carry, respond
 
 
 class Playback(NamedTuple):
@@ -36,21 +36,22 @@ def play(
     tree = policy.unravel(parameters)
     discrete = environment.actions.discrete
 
-    def step(carry: tuple[Array, Any, Array], key: PRNGKeyArray) -> tuple[Any, Any]:
-        observation, state, alive = carry
+    def step(now: tuple[Array, Any, Any, Array], key: PRNGKeyArray) -> tuple[Any, Any]:
+        observation, state, carry, alive = now
         key_act, key_step = jax.random.split(key)
-        action = policy.sample(policy.apply(tree, observation[:, None]), policy.noise(key_act, 1, 1)[0])
+        carry, distribution = respond(policy, tree, carry, observation[:, None])
+        action = policy.sample(distribution, policy.noise(key_act, 1, 1)[0])
         action = action[0] if discrete else action[:, 0]
         after = environment.step(key_step, state, action)
         record = (after.state, action, after.reward, after.observation, alive)
-        return (after.observation, after.state, alive & ~(after.terminated | after.truncated)), record
+        return (after.observation, after.state, carry, alive & ~(after.terminated | after.truncated)), record
 
     @jax.jit
     def run(key: PRNGKeyArray) -> tuple[Any, ...]:
         key_reset, key_steps = jax.random.split(key)
         observation, state = environment.reset(key_reset)
-        start = (observation, state, jnp.bool_(True))
-        (_, state, _), record = jax.lax.scan(step, start, jax.random.split(key_steps, horizon))
+        start = (observation, state, initial_carry(policy, 1), jnp.bool_(True))
+        (_, state, _, _), record = jax.lax.scan(step, start, jax.random.split(key_steps, horizon))
         end_episodes(environment, jax.tree.map(lambda leaf: leaf[None, ..., None], state))
         return record
 

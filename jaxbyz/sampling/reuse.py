@@ -18,7 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxbyz.options import COUNT, POSITIVE, Need, option
 from jaxbyz.policies import Policy
-from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, entropy_bonus, gradient_over_steps
+from jaxbyz.sampling.differentiation import gradient_over_steps
+from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, entropy_bonus
 from jaxbyz.sampling.rollout import Episodes
 
 SEVERAL_USES = Need(lambda config, _: config.uses > 1, "every batch is used once (--epochs)")
@@ -111,9 +112,8 @@ def clipped_estimate(policy: Policy, parameters: Float[Array, "A D"], batch: Bat
         clip: the distance ε of ratios from 1 beyond which they have no influence.
     """
 
-    def objective(tree: Any, steps: tuple[Array, Array, Array, Array, Array | None]) -> Array:
-        observations, actions, behaviour, q, bonus = steps
-        distribution = policy.apply(tree, observations)
+    def objective(distribution: Array, steps: tuple[Array, Array, Array, Array | None]) -> Array:
+        actions, behaviour, q, bonus = steps
         log_ratio = policy.log_prob(distribution, actions) - behaviour
         ratio = jnp.exp(jnp.minimum(log_ratio, LARGEST_LOG_WEIGHT))
         clipped = jnp.minimum(ratio * q, jnp.clip(ratio, 1.0 - clip, 1.0 + clip) * q)

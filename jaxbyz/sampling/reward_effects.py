@@ -11,14 +11,13 @@ its rewards by a vector of length ε moves ⟨d, ĝ⟩ furthest if it moves them
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxbyz.accelerate.episode_sums import map_over_steps, sum_from_each_step
+from jaxbyz.accelerate.episode_sums import sum_from_each_step
 from jaxbyz.policies import Policy
+from jaxbyz.sampling.differentiation import log_probs
 from jaxbyz.sampling.rollout import Episodes
 from jaxbyz.sampling.settings import Sampling
 
@@ -27,18 +26,7 @@ def scores_along(
     policy: Policy, parameters: Float[Array, "A D"], episodes: Episodes, direction: Float[Array, "A D"]
 ) -> Float[Array, "n A C M"]:
     """Compute ⟨d, ∇ log π(a_t | s_t; θ)⟩ at every step that was taken, zero elsewhere."""
-
-    def derivative(point: tuple[Any, Any], steps: tuple[Array, Array]) -> Float[Array, " L"]:
-        observations, actions = steps
-
-        def log_prob(tree: Any) -> Float[Array, " L"]:
-            return policy.log_prob(policy.apply(tree, observations), actions)
-
-        return jax.jvp(log_prob, point[:1], point[1:])[1]
-
-    trees = (jax.vmap(policy.unravel)(parameters), jax.vmap(policy.unravel)(direction))
-    steps = (episodes.observations, episodes.actions)
-    return map_over_steps(derivative, trees, steps, episodes.alive, episodes.chunks)
+    return jax.jvp(lambda theta: log_probs(policy, theta, episodes), (parameters,), (direction,))[1]
 
 
 def reward_effects(

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from jaxbyz.accelerate.episode_loop import Simulation, run_episodes
 from jaxbyz.attacks.base import Interference
 from jaxbyz.environments import Environment, OwnParams, end_episodes
-from jaxbyz.policies import Policy
+from jaxbyz.policies import Policy, initial_carry, respond
 
 CHUNK = 16  # steps between two checks whether any episode is still running
 
@@ -92,9 +92,10 @@ class _Agent(NamedTuple):
 
 
 class _Lanes(NamedTuple):
-    """The running episodes of one agent: state leaves `[…, M]`, observation `[O, M]`, the others `[M]`."""
+    """The running episodes of one agent: `[M]`, observation `[O, M]`, leaves of state `[…, M]` and carry `[M, …]`."""
 
     state: Any
+    carry: Any
     observation: Float[Array, "O M"]
     alive: Bool[Array, " M"]
     terminated: Bool[Array, " M"]
@@ -151,7 +152,8 @@ def collect(
     own_environment = (own,) if own else ()
     over_episodes = jax.vmap(environment.reset, in_axes=(0, *(None for _ in own_environment)), out_axes=-1)
     observation, state = jax.vmap(over_episodes)(streams[:, :M], *own_environment)
-    lanes = _Lanes(state, observation, jnp.ones((A, M), bool), jnp.zeros((A, M), bool))
+    carry = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (A, *leaf.shape)), initial_carry(policy, M))
+    lanes = _Lanes(state, carry, observation, jnp.ones((A, M), bool), jnp.zeros((A, M), bool))
     byzantine = jnp.zeros(A, bool) if mask is None else mask
     trees, step_keys = jax.vmap(policy.unravel)(parameters), streams[:, M:].reshape(A, 3, n)
     agents = _Agent(trees, byzantine, step_keys, own_environment)
@@ -178,7 +180,7 @@ def _draw(plan: _Plan, agent: _Agent, chunk: Int[Array, ""]) -> _Drawn:
 def _step(plan: _Plan, agent: _Agent, lanes: _Lanes, drawn: _Drawn, t: Int[Array, ""]) -> tuple[_Lanes, _Record]:
     """Take step t in the M episodes of one agent: a_t ~ π(· | s_t), then s_{t+1} and r_t from the environment."""
     policy = plan.policy
-    distribution = policy.apply(agent.tree, lanes.observation)
+    carry, distribution = respond(policy, agent.tree, lanes.carry, lanes.observation)
     action = policy.sample(distribution, drawn.noise)
     if plan.act is not None:
         other = _over_lanes(plan.act)(drawn.uniform, action)
@@ -195,6 +197,7 @@ def _step(plan: _Plan, agent: _Agent, lanes: _Lanes, drawn: _Drawn, t: Int[Array
     record = _Record(observations, actions, log_probs, rewards, alive)
     following = _Lanes(
         if_alive(after.state, lanes.state),
+        carry,
         if_alive(after.observation, lanes.observation),
         alive & ~(after.terminated | after.truncated),
         lanes.terminated | (alive & after.terminated),

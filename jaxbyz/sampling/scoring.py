@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.environments import Environment, OwnParams
+from jaxbyz.policies import Policy
 from jaxbyz.sampling.critic import advantages, critic, normalised
+from jaxbyz.sampling.differentiation import memory_size, with_memories
 from jaxbyz.sampling.estimators import coefficients
 from jaxbyz.sampling.rollout import Episodes
 from jaxbyz.sampling.settings import Sampling
@@ -53,14 +55,18 @@ def plain_scorer(settings: Sampling) -> Scorer:
     return Scorer(lambda key: (), lambda inputs, episodes: (episodes, coefficients(settings, episodes), inputs.private))
 
 
-def critic_scorer(environment: Environment, settings: Sampling) -> Scorer:
-    """Return advantages from a critic per agent, which is trained on the same episodes afterwards."""
-    judging = critic(environment.observation_size, settings)
+def critic_scorer(environment: Environment, policy: Policy, settings: Sampling) -> Scorer:
+    """Return advantages from a critic per agent, which is trained on the same episodes afterwards.
+
+    The critic of a policy with a memory sees what the policy remembers beside every observation.
+    """
+    judging = critic(environment.observation_size + memory_size(policy), settings)
 
     def score(inputs: SamplingInputs, episodes: Episodes) -> tuple[Episodes, Array, Any]:
-        values, final_values = judging.values(inputs.private, episodes)
+        seen = with_memories(policy, inputs.parameters, episodes)
+        values, final_values = judging.values(inputs.private, seen)
         q = advantages(episodes, values, final_values, settings.gamma, settings.gae_lambda)
-        critics = judging.train(inputs.private, episodes, q + values)
+        critics = judging.train(inputs.private, seen, q + values)
         return episodes, normalised(q, episodes.alive) if settings.advantages == "normalised" else q, critics
 
     return Scorer(judging.init, score)

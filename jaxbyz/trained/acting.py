@@ -17,7 +17,7 @@ from jaxbyz.configuration.config import OUTPUTS, Config
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.environments.observation_scaling import scale_by
 from jaxbyz.errors import UsageError, check_choice
-from jaxbyz.policies import Policy, most_likely, voting
+from jaxbyz.policies import Policy, most_likely, respond, voting
 from jaxbyz.registry import Registry, parse_assignments
 
 
@@ -39,11 +39,13 @@ class TrainedTask(NamedTuple):
         environment: the environment of the configuration.
         policy: its policy.
         act: `(theta, observation, key=None) -> action`, as `action_of`, compiled.
+        act_with_memory: `(theta, carry, observation, key=None) -> (carry, action)`, as `next_action_of`, compiled.
     """
 
     environment: Environment
     policy: Policy
     act: Callable[..., Array]
+    act_with_memory: Callable[..., tuple[Any, Array]]
 
 
 def task_of(config: Config) -> TrainedTask:
@@ -67,7 +69,8 @@ def _task_of(
     built = make_policy(policy, environment, dict(options))
     if groups is not None:
         built = voting(built, environment.actions, groups)
-    return TrainedTask(environment, built, jax.jit(partial(action_of, environment, built)))
+    functions = (jax.jit(partial(function, environment, built)) for function in (action_of, next_action_of))
+    return TrainedTask(environment, built, *functions)
 
 
 def select_parameters(run: TrainedRun, run_seed: int, agent: int, output: str | None) -> np.ndarray:
@@ -104,19 +107,48 @@ def action_of(
         theta: the parameters.
         observation: one or many, each in the environment's shape or flat.
         key: draws the actions; without it, they are the most likely ones.
+
+    Raises:
+        UsageError: if the policy has a memory, which this function does not keep.
+    """
+    if policy.recurrence is not None:
+        raise UsageError(
+            "the policy remembers what it has seen in an episode: act with run.player(), or in JAX with "
+            "run.recurrent_function()"
+        )
+    return next_action_of(environment, policy, theta, (), observation, key)[1]
+
+
+def next_action_of(
+    environment: Environment,
+    policy: Policy,
+    theta: Float[Array, " D"],
+    carry: Any,
+    observation: Any,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Any, Array]:
+    """Return what the policy remembers afterwards, and the actions of `action_of`.
+
+    Args:
+        environment: the task.
+        policy: the policy.
+        theta: the parameters.
+        carry: what the policy remembers, with one row per observation; `initial_carry` at the start of episodes.
+        observation: one or many, each in the environment's shape or flat.
+        key: draws the actions; without it, they are the most likely ones.
     """
     columns, batch = observation_columns(environment, jnp.asarray(observation, jnp.float32))
-    distribution = policy.apply(policy.unravel(theta), columns)
+    carry, distribution = respond(policy, policy.unravel(theta), carry, columns)
     actions = environment.actions
     if key is not None:
         action = policy.sample(distribution, policy.noise(key, 1, columns.shape[1])[0])
     else:
         action = most_likely(policy, distribution, actions)
     if actions.discrete:
-        return action.reshape(batch)
+        return carry, action.reshape(batch)
     shaped = action.T.reshape(*batch, *actions.shape)
     low, high = (jnp.broadcast_to(bound, shaped.shape) for bound in (actions.low, actions.high))
-    return jnp.clip(shaped, low, high)
+    return carry, jnp.clip(shaped, low, high)
 
 
 def observation_columns(environment: Environment, observation: Array) -> tuple[Float[Array, "O L"], tuple[int, ...]]:

@@ -4,8 +4,11 @@
 | --- | --- | --- |
 | `.npz` | the arrays, and the schema as the JSON text `schema` | `numpy.load` |
 | `.safetensors` | the arrays, and the schema as the metadata `schema` | any safetensors library |
-| `.onnx` | the function, for policies `mlp` and `cnn` | onnxruntime and others |
+| `.onnx` | the function, for policies `mlp`, `cnn` and `gru` | onnxruntime and others |
 | `.jax` | the function `observations [b, …] -> (actions [b, …], distribution [b, P])` | `jax.export.deserialize` |
+
+The functions of a policy with a memory take what it remembers, zeros `[b, …]` at first, as their second argument, and
+return it as their third result.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from jaxbyz.configuration.config import Config
 from jaxbyz.environments.observation_scaling import LARGEST
 from jaxbyz.errors import UsageError
 from jaxbyz.files import json_text, write_output
-from jaxbyz.policies import default_policy, policies
+from jaxbyz.policies import Policy, default_policy, initial_carry, policies, respond
 from jaxbyz.registry import parse_spec
-from jaxbyz.trained.acting import TrainedTask, action_of, observation_columns, task_of
+from jaxbyz.trained.acting import TrainedTask, next_action_of, observation_columns, task_of
 from jaxbyz.trained.onnx_graph import onnx_model
 
 SCHEMA_VERSION = 1
@@ -98,6 +101,12 @@ def describe(config: Config, task: TrainedTask) -> dict[str, Any]:
     }
 
 
+def carry_shapes(policy: Policy) -> Any:
+    """Return shapes and types of what a policy remembers of one episode."""
+    rows = jax.eval_shape(lambda: initial_carry(policy, 1))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+
+
 def named_arrays(tree: Any) -> dict[str, np.ndarray]:
     """Return the leaves of a tree of parameters by their path, such as `params/Layer_0/kernel`."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -108,12 +117,16 @@ def _portable_policy(task: TrainedTask, theta: np.ndarray) -> bytes:
     """Return the policy as a serialised function for any batch size and platform."""
     environment, policy, parameters = task.environment, task.policy, jnp.asarray(theta)
 
-    def function(observations: Any) -> tuple[Any, Any]:
+    def function(observations: Any, carry: Any) -> tuple[Any, Any, Any]:
         columns, _ = observation_columns(environment, observations)
-        distribution = policy.apply(policy.unravel(parameters), columns)
-        return action_of(environment, policy, parameters, observations), distribution.T
+        _, distribution = respond(policy, policy.unravel(parameters), carry, columns)
+        carry, actions = next_action_of(environment, policy, parameters, carry, observations)
+        return actions, distribution.T, carry
 
-    return portable_function(function, environment.observation_shape, jnp.float32)
+    observation = jax.ShapeDtypeStruct(environment.observation_shape, jnp.float32)
+    if policy.recurrence is None:
+        return portable_function(lambda observations: function(observations, ())[:2], observation)
+    return portable_function(function, observation, carry_shapes(policy))
 
 
 def _safetensors(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:

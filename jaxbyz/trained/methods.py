@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from jaxbyz.trained.acting import TrainedRun, action_of, select_parameters, task_of
+from jaxbyz.policies import initial_carry
+from jaxbyz.trained.acting import TrainedRun, action_of, next_action_of, select_parameters, task_of
 from jaxbyz.trained.export import write_policy
+from jaxbyz.trained.player import Player, as_gymnasium
 
 
 class PolicyMethods:
@@ -43,6 +46,8 @@ class PolicyMethods:
     ) -> Any:
         """Return the action for one observation, or the actions for many, as gymnasium expects them.
 
+        A policy with a memory needs a `player`.
+
         Args:
             observation: in the environment's shape or flat, or many of them along leading axes.
             key: draws the action; without it, the action is the most likely one.
@@ -55,8 +60,7 @@ class PolicyMethods:
         """
         task = task_of(self.config)
         theta = select_parameters(self, run_seed, agent, output)
-        action = np.asarray(task.act(theta, np.asarray(observation, np.float32), key))
-        return int(action) if action.ndim == 0 and task.environment.actions.discrete else action
+        return as_gymnasium(task, task.act(theta, np.asarray(observation, np.float32), key))
 
     def policy_function(
         self: TrainedRun, *, run_seed: int = 0, agent: int = 0, output: str | None = None
@@ -73,6 +77,23 @@ class PolicyMethods:
             return action_of(task.environment, task.policy, theta, observation, key)
 
         return act
+
+    def player(self: TrainedRun, *, run_seed: int = 0, agent: int = 0, output: str | None = None) -> Player:
+        """Return the learnt policy as a `Player`, which remembers what it has seen if the policy has a memory."""
+        return Player(task_of(self.config), select_parameters(self, run_seed, agent, output))
+
+    def recurrent_function(
+        self: TrainedRun, *, run_seed: int = 0, agent: int = 0, output: str | None = None
+    ) -> tuple[Callable[[int], Any], Callable[..., tuple[Any, Array]]]:
+        """Return the learnt policy as two pure functions, for policies with and without a memory.
+
+        Returns:
+            `start`, `(episodes) -> carry`: what the policy remembers at first, one row per episode.
+            `act`, `(carry, observation, key=None) -> (carry, action)`: otherwise as `policy_function`.
+        """
+        task = task_of(self.config)
+        theta = jnp.asarray(select_parameters(self, run_seed, agent, output))
+        return partial(initial_carry, task.policy), partial(next_action_of, task.environment, task.policy, theta)
 
     def export(
         self: TrainedRun, path: str | Path, *, run_seed: int = 0, agent: int = 0, output: str | None = None

@@ -1,7 +1,8 @@
 """A learnt policy as a graph of ONNX: `observations [b, …] -> (actions [b, …], distribution [b, P])`.
 
 `actions` are the most likely ones, and `distribution` is what actions are drawn from: log-probabilities if they are
-discrete, otherwise means followed by logarithms of standard deviations.
+discrete, otherwise means followed by logarithms of standard deviations. The policy `gru` has a second input, `carry`
+`[b, H]`, which is zero at the start of episodes, and a third output, `next_carry`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Graph:
 
 
 def onnx_model(environment: Environment, schema: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
-    """Return the file of a policy `mlp` or `cnn`.
+    """Return the file of a policy `mlp`, `cnn` or `gru`.
 
     Args:
         environment: the task.
@@ -67,9 +68,10 @@ def onnx_model(environment: Environment, schema: dict[str, Any], arrays: dict[st
     Raises:
         UsageError: if onnx is not installed, or the policy is another one.
     """
-    if schema["policy"] not in ("mlp", "cnn"):
+    if schema["policy"] not in ("mlp", "cnn", "gru"):
         raise UsageError(
-            f"policy={schema['policy']}: only mlp and cnn can be written as ONNX; write it to a name that ends in .jax"
+            f"policy={schema['policy']}: only mlp, cnn and gru can be written as ONNX; write it to a name that ends in "
+            ".jax"
         )
     try:
         import onnx
@@ -83,18 +85,24 @@ def onnx_model(environment: Environment, schema: dict[str, Any], arrays: dict[st
         x = graph.add("Clip", scaled, np.float32(-LARGEST), np.float32(LARGEST))
     if schema["policy"] == "cnn":
         x = _convolutions(graph, x, (*shape, 1)[:3], schema["options"], arrays)
-    outputs = _perceptron(graph, x, schema["options"], arrays)
-    size = _distribution(graph, outputs, environment, schema["options"], arrays)
-    kind = onnx.TensorProto
-    discrete, value = environment.actions.discrete, onnx.helper.make_tensor_value_info
+    kind, value, options = onnx.TensorProto, onnx.helper.make_tensor_value_info, schema["options"]
+    carries = []
+    if schema["policy"] == "gru":
+        x = _gated_recurrent_unit(graph, x, options, _part(arrays, "core/"))
+        carries = [value(name, kind.FLOAT, ["batch", options["hidden"][-1]]) for name in ("carry", "next_carry")]
+        options, arrays = {**options, "hidden": ()}, _part(arrays, "readout/")
+    outputs = _perceptron(graph, x, options, arrays)
+    size = _distribution(graph, outputs, environment, options, arrays)
+    discrete = environment.actions.discrete
     action_shape = [] if discrete else list(environment.actions.shape)
     found = onnx.helper.make_graph(
         graph.nodes,
         "jaxbyz policy",
-        [value("observations", kind.FLOAT, ["batch", *shape])],
+        [value("observations", kind.FLOAT, ["batch", *shape]), *carries[:1]],
         [
             value("actions", kind.INT64 if discrete else kind.FLOAT, ["batch", *action_shape]),
             value("distribution", kind.FLOAT, ["batch", size]),
+            *carries[1:],
         ],
         graph.constants,
     )
@@ -114,6 +122,33 @@ def _convolutions(graph: Graph, x: str, shape: Any, options: dict[str, Any], arr
         weights = kernel.reshape(len(kernel), size, size, -1).transpose(0, 3, 1, 2)
         x = graph.activation(options["activation"], graph.add("Conv", x, weights, bias, strides=[stride, stride]))
     return graph.add("Flatten", x)
+
+
+def _gated_recurrent_unit(graph: Graph, x: str, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
+    """Add one step of `RecurrentNetwork`; ONNX has the gates in the order z, r, n."""
+    H, before, gates = options["hidden"][-1], len(options["hidden"]) - 1, _part(arrays, "params/GRU_0/")
+    for layer in range(before):
+        x = graph.add("Gemm", x, *(arrays[f"params/Layer_{layer}/{part}"] for part in ("kernel", "bias")), transB=1)
+        x = graph.activation(options["activation"], x)
+
+    def reordered(rows: np.ndarray) -> np.ndarray:
+        r, z, n = rows[:H], rows[H : 2 * H], rows[2 * H :]
+        return np.concatenate([z, r, n])
+
+    of_x = reordered(gates["Layer_0/bias"])
+    of_h = np.concatenate([np.zeros(2 * H, np.float32), gates["bias"]])
+    first = np.array([0])
+    features = graph.add(
+        "GRU", graph.add("Unsqueeze", x, first), reordered(gates["Layer_0/kernel"])[None],
+        reordered(gates["recurrent"].T)[None], np.concatenate([of_x, of_h])[None], "",
+        graph.add("Unsqueeze", "carry", first), hidden_size=H, linear_before_reset=1,
+    )  # fmt: skip
+    return graph.add("Squeeze", features, np.array([0, 1]), name="next_carry")
+
+
+def _part(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names start with a prefix, without it."""
+    return {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
 
 
 def _perceptron(graph: Graph, x: str, options: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from jaxbyz.algorithms import Algorithm
+from jaxbyz.algorithms.settings import Settings
 
 COIN_STREAM = 7  # separates Common-Sample's key from every other use of the run's key
 OUTPUT_STREAM = 2**31 - 1  # larger than any iteration, so that T̂ and the coins do not share a key
@@ -59,8 +60,12 @@ def coins_for(algorithm: Algorithm, key: PRNGKeyArray, trajectories: int) -> Boo
 
 def iterations_for(algorithm: Algorithm, coins: Bool[np.ndarray, " T"], trajectories: int) -> int:
     """Return the number of iterations that sample `trajectories` per agent; see `most_iterations` for FedPG-BR."""
-    spent = np.cumsum(np.where(coins, algorithm.settings.N, algorithm.settings.B))
-    return int(np.searchsorted(spent, trajectories)) + 1
+    return int(np.searchsorted(trajectories_spent(algorithm.settings, coins), trajectories)) + 1
+
+
+def trajectories_spent(settings: Settings, coins: Bool[np.ndarray, "*any T"]) -> np.ndarray:
+    """Return the trajectories per agent after every iteration; those of audits are counted on average."""
+    return np.cumsum(np.where(coins, settings.N, settings.B), axis=-1) * (1 + settings.audit)
 
 
 def sampled_iteration(key: PRNGKeyArray, iterations: int | Array) -> Int[Array, ""]:

@@ -100,6 +100,7 @@ OPTIONAL = {
     "participation": numbers(0.5, 0.7, 1.0),
     "delay": sizes(0, 2),
     "drop": numbers(0.0, 0.2),
+    "audit": numbers(0.0, 0.2, 1.0),
     "compression": mostly(
         st.sampled_from(["none", "sign", "int8", "top-k:share=0.5"]), "", "nothing", "top-k:share=2", 3
     ),

@@ -30,6 +30,8 @@ CASES = [
     ({"algorithm": "page-pg", "local_steps": 2}, "local_steps", "page-pg does not read it", 3),
     ({"algorithm": "page-pg", "momentum": 0.5}, "momentum", "page-pg does not read it", 0.9),
     ({"algorithm": "page-pg", "absent": "cached"}, "absent", "page-pg does not read it", "ignore"),
+    ({"algorithm": "byzpg", "audit": 0.5}, "audit", "byzpg does not read it", 0.25),
+    ({"algorithm": "page-pg", "audit": 0.5}, "audit", "page-pg does not read it", 0.25),
     ({"small_batches": "workers"}, "small_batches", "decbyzpg does not read it", "server"),
     ({"algorithm": "byzpg", "p": 1, "small_batches": "workers"}, "small_batches", "every batch is large", "server"),
     ({"algorithm": "byzpg", "batch_spread": 2}, "batch_spread", "byzpg does not read it", 1),

@@ -17,6 +17,7 @@ from jaxbyz.files import read_rows
 # preset -> trajectories per agent, and how much the return of the last fifth exceeds that of the first batch
 BUDGETS = {
     "cartpole": (160, 150.0),
+    "cartpole-no-velocity": (240, 60.0),
     "acrobot": (160, 60.0),
     "pendulum": (320, 300.0),
     "mountaincar": (640, 30.0),  # the goal is found after 300 trajectories

@@ -184,6 +184,7 @@ def test_other_spaces_are_refused(observations, actions, message):
         (lambda: jb.gymnasium_environment(dict), "is a dict, and must be a gymnasium.Env"),
         (lambda: jb.gymnasium_environment(gymnasium.make("Walk-v0")), "a function that returns a new environment"),
         (lambda: jb.build(jb.resolve(env="gymnasium:Walk-v0", env_spread="step_size=0.1")), "only environments in JAX"),
+        (lambda: jb.build(jb.resolve(env="gymnasium:Walk-v0", p=1.0, audit=0.1)), "only episodes in JAX can"),
         (
             lambda: jb.make_environment(
                 jb.gymnasium_environment(Look, observation_space=spaces.Box(0, 255, (2,), np.uint8),

@@ -109,11 +109,14 @@ def assert_nothing_was_missed(federation):
         assert node.others.inbox.refused.keys() <= {"repeated", "late", "old"}, node.others.inbox.refused
 
 
-def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, five):
+def test_five_nodes_compute_what_the_simulation_computes_and_are_read_as_one_run(tmp_path, five, monkeypatch):
+    monkeypatch.setattr("jaxbyz.federation.node.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("jaxbyz.federation.records.LOG_BURST", 10**6)
     config = small_config(**FIVE)
     federation = Threads(tmp_path / "fed", config, programs=five).join()
     assert_equal_to_simulation(federation, config)
     assert_nothing_was_missed(federation)
+    assert any("node 0: running, iteration 3 of 20; the latest return is " in line for line in federation.lines)
     (run,) = load_runs([tmp_path])
     T, D = federation.nodes[0].form.iterations, federation.nodes[0].form.parameters
     assert run.config == config and run.policy["last"].shape == (1, 5, D)

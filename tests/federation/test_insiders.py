@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 pytest.importorskip("zmq")
 
+import federation_faults
+from federation_faults import BY_NODE_4, FAULTS
 from federation_helpers import Threads, small_config
 from federation_insiders import SLOW_DOWNS, Trial
 
@@ -57,6 +60,36 @@ def test_a_liar_cannot_slow_the_others_down_for_long(tmp_path, config, five, mod
 
 def no_space(*_):
     raise UsageError("5.npz: cannot be written (No space left on device); nothing was overwritten")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("liar", [False, True], ids=["", "and a liar"])
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in SLOW_DOWNS])
+def test_what_insiders_and_accidents_do_is_over_when_they_end(tmp_path, config, five, monkeypatch, name, liar):
+    """Short versions of the trials of `benchmarks/federation/insiders.py`, which measures what they cost."""
+    if liar and name in BY_NODE_4:
+        pytest.skip("node 4 is the liar already")
+    monkeypatch.setattr(federation_faults, "FROZEN_SECONDS", 3.0)
+    trial = Trial(tmp_path, config, five, floor=0.2)
+    trial.insider.mode = SLOW_DOWNS[3] if liar else "none"
+    trial.iterate(10)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with FAULTS[name](trial):
+        if not (liar and name == "frozen for 30 s"):  # f nodes lie, and one more is gone: nobody can go on
+            trial.iterate(10)
+        time.sleep(1.0)
+    trial.insider.mode = "none"
+    trial.iterate(10)
+    honest = [trial.nodes[i] for i in range(4)]
+    wait_until(lambda: all(node.phase == "running" for node in honest))
+    trial.iterate(5)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "kilobytes"
+    t = min(node.t for node in honest) - 1
+    rows = np.stack([node.record.rows["parameters"][t] for node in honest])
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    assert len(rows) >= 2 and np.abs(rows - rows[0]).max() < 1e-3, "they heard different messages meanwhile"
+    assert not {i for node in honest for i in node.others.evidence.excluded} & {0, 1, 2, 3}
+    trial.end()
 
 
 # Joining

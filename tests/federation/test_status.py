@@ -66,7 +66,7 @@ def test_the_status_says_who_is_not_trusted_why_and_since_when(folder, capsys):
     excluded = {"state": "excluded", "why": "two different messages for one round", "since": 1e9, "iteration": 12,
                 "round": 1, "proof": True, "shown_by": 0}  # fmt: skip
     for node, doubts in ((0, {"2": excluded}), (1, {"2": excluded, "0": suspected})):
-        status = {**GOOD, "node": node, "doubts": doubts}
+        status = {**GOOD, "node": node, "doubts": doubts, "scores": {"0": 1.0, "2": 0.125} if node else {}}
         (folder / f"node-{node:02d}" / "status.json").write_text(json.dumps(status))
     assert main(["federation", "status", str(folder)]) == 0
     output = capsys.readouterr().out
@@ -74,6 +74,9 @@ def test_the_status_says_who_is_not_trusted_why_and_since_when(folder, capsys):
     why = "two different messages for one round, iteration 12, round 1"
     proof = "(proof: proofs/2.bin in the folder of the node), since 2001-09-"
     assert f"node 2 is excluded by 0, 1: {why} {proof}" in output
+    assert (
+        "the rule of node 1 trusts nodes as follows: 0: 1.00, 2: 0.12" in output and "the rule of node 0" not in output
+    )
     (folder / "node-00" / "status.json").write_text(json.dumps({**GOOD, "doubts": {"2": {**excluded, "why": "\x1b["}}}))
     assert launcher.statuses(folder)[0]["phase"] == "unreadable status"
 

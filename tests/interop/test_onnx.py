@@ -59,6 +59,32 @@ def test_onnxruntime_computes_the_policy(name, tmp_path):
     assert schema["environment"] == config.env and schema["observation_shape"] == list(shape)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env": "CartPoleNoVelocity-v1", "hidden": (5,)},
+        {"env": "CartPole-v1", "env_param": "scale=true", "hidden": (6, 3, 4), "activation": "relu"},
+        {"env": "PendulumNoVelocity-v1", "hidden": (3, 4), "output_scale": 2.0},
+    ],
+)
+def test_onnxruntime_remembers(options, tmp_path):
+    """Ten steps of several episodes with the carry that the graph returns."""
+    config = jb.resolve(agents=1, policy="gru", **options)
+    theta = np.random.default_rng(1).normal(size=jb.build(config).policy.size, scale=0.7).astype(np.float32)
+    run = Experiment(config, {}, {"last": theta[None, None]}, True)
+    session = runtime.InferenceSession(run.export(tmp_path / "p.onnx"), providers=["CPUExecutionProvider"])
+    exported = jax.export.deserialize(bytearray(run.export(tmp_path / "p.jax").read_bytes()))
+    carry = expected_carry = np.zeros((7, config.hidden[-1]), np.float32)
+    for seen in np.random.default_rng(2).normal(size=(10, 7, jb.make_environment(config.env).observation_size)):
+        seen = seen.astype(np.float32)
+        actions, distribution, carry = session.run(None, {"observations": seen, "carry": carry})
+        expected, expected_distribution, expected_carry = exported.call(seen, expected_carry)
+        np.testing.assert_allclose(distribution, expected_distribution, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(carry, expected_carry, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(actions, expected, rtol=0, atol=1e-5)
+    assert np.abs(carry).max() > 0.1
+
+
 def test_a_program_without_jaxbyz_draws_actions(tmp_path):
     """Actions are drawn from the distribution: those of a policy that prefers one action are mostly that one."""
     config = jb.resolve(agents=1, env="CartPole-v1", hidden=(4,))

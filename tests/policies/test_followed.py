@@ -27,8 +27,8 @@ def test_moving_the_scales_changes_no_action(name):
         theta = policy.follow(theta, seen.mean(axis=1), seen.var(axis=1))
     np.testing.assert_allclose(policy.apply(policy.unravel(theta), seen), before, atol=1e-4)
     tree = policy.unravel(theta)
-    np.testing.assert_allclose(tree["mean"], seen.mean(axis=1), atol=0.02)
-    np.testing.assert_allclose(tree["deviation"], seen.std(axis=1), rtol=0.05)
+    np.testing.assert_allclose(tree["scale_mean"], seen.mean(axis=1), atol=0.02)
+    np.testing.assert_allclose(tree["scale_spread"], seen.std(axis=1), rtol=0.05)
     gradient = jax.grad(lambda theta: policy.apply(policy.unravel(theta), seen).sum())(theta)
     assert not gradient[-policy.untrained :].any() and gradient[: -policy.untrained].any()
 

@@ -330,6 +330,14 @@ def file_size_limit(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_run_whose_folder_was_moved_leaves_nothing_behind(copy, config):
+    found = restored(copy, config)
+    copy.rename(copy.with_name("elsewhere"))
+    with pytest.raises(UsageError, match=r"checkpoints: cannot be created \(No such file or directory\)"):
+        checkpoints.save(copy, config, found._replace(done=6))
+    assert not copy.exists()
+
+
 @pytest.mark.parametrize("size", [0, 100, 1500])
 def test_a_full_disk_loses_nothing(size, copy, config):
     """Writing fails at the first byte or in one of the arrays: one line, and existing files are unchanged."""

@@ -15,8 +15,11 @@ from run_folders import made_metrics
 
 import jaxbyz as jb
 from jaxbyz.cli import main
+from jaxbyz.components import make_policy
+from jaxbyz.policies import policies
 from jaxbyz.runs.run import Experiment
 from jaxbyz.runs.run_folder import write_results, write_start
+from jaxbyz.trained.export import named_arrays
 
 CONFIG = jb.resolve(agents=5, byzantine=1, attack="avg-zero", N=4, B=2, p=0.5, kappa="2", horizon=20, hidden=(4,),
                     trajectories=12, seeds=3)  # fmt: skip
@@ -107,6 +110,15 @@ def test_the_exported_function_takes_any_batch(run, tmp_path, observations):
         actions, distribution = exported.call(observations[:batch].astype(np.float32))
         np.testing.assert_array_equal(actions, run.act(observations[:batch], run_seed=2, agent=1))
         np.testing.assert_allclose(np.exp(distribution), expected[:batch], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_exported_arrays_are_in_the_order_of_the_parameters(name):
+    """A run that starts from such a file joins them again."""
+    policy = make_policy(name, jb.make_environment("Breakout-MinAtar"), {"hidden": (3, 2)})
+    numbers = np.arange(policy.size, dtype=np.float32)
+    arrays = named_arrays(policy.unravel(jax.numpy.asarray(numbers)))
+    np.testing.assert_array_equal(np.concatenate([np.ravel(values) for values in arrays.values()]), numbers)
 
 
 def test_safetensors_hold_the_same_arrays(run, tmp_path):
@@ -212,7 +224,10 @@ def test_what_onnx_cannot_express_is_refused_in_one_line(run, tmp_path, monkeypa
     jb.policies.policies.add("other", jb.mlp_policy)
     monkeypatch.setitem(sys.modules, "onnx", None)  # not installed
     other = untrained(policy="other", hidden=(3,))
-    for own, told in ((other, r"policy=other: only mlp and cnn .*ends in \.jax"), (run, r"install 'jaxbyz\[onnx\]'")):
+    for own, told in (
+        (other, r"policy=other: only mlp, cnn and gru .*ends in \.jax"),
+        (run, r"install 'jaxbyz\[onnx\]'"),
+    ):
         with pytest.raises(jb.UsageError, match=told):
             own.export(tmp_path / "p.onnx")
 
