@@ -17,7 +17,7 @@ _PUBLIC = {
     "jaxbyz.api": "aggregate agree attack",
     "jaxbyz.attacks": "Attack Interference View avg_zero large_noise no_attack random_action",
     "jaxbyz.data_parallel": "aggregate_gradients robust_mean",
-    "jaxbyz.environments": "Environment make_environment",
+    "jaxbyz.environments": "Environment gymnasium_environment make_environment",
     "jaxbyz.errors": "UsageError",
     "jaxbyz.configuration.building": "build",
     "jaxbyz.configuration.config": "Config",

@@ -158,6 +158,14 @@ class Registry:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
+    def parse(self, text: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the names in the value of an option, `name:option=value+…`, and their options."""
+        return [parse_spec(part) for part in text.split("+")]
+
+    def files(self, text: str) -> list[str]:
+        """Return the files that the components in the value of an option read, by their option `file`."""
+        return [str(given[FILE_OPTION]) for _, given in self.parse(text) if given.get(FILE_OPTION) is not None]
+
     def names(self) -> list[str]:
         """Return all names in the order in which they were added."""
         return list(self._entries)
@@ -224,12 +232,6 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
         return name.strip(), parse_assignments(rest, dashes=True)
     except UsageError:
         raise UsageError(f"{text!r}: options are written name:option=value,option=value") from None
-
-
-def named_files(specs: str) -> list[str]:
-    """Return the files that the components `name:option=value+…` read, by their option `file`."""
-    options = [parse_spec(spec)[1] for spec in specs.split("+")]
-    return [str(chosen[FILE_OPTION]) for chosen in options if chosen.get(FILE_OPTION) is not None]
 
 
 def parse_assignments(text: str, *, dashes: bool = False) -> dict[str, Any]:

@@ -103,9 +103,9 @@ def test_commands_parse(page, command):
     assert getattr(arguments, "preset", None) in (None, *PRESETS)
     for name, value in options_given(arguments).items():
         if (registry := FIELDS[name].metadata["registry"]) is not None and isinstance(value, str):
-            *first, last = value.split("+")
-            assert {part.partition(":")[0] for part in first} <= set(pre_aggregators.names())
-            assert last.isupper() or last.partition(":")[0] in registry  # X and NAME stand for any name
+            *first, last = [component for component, _ in registry.parse(value)]
+            assert set(first) <= set(pre_aggregators.names())
+            assert last.removeprefix("gymnasium:").isupper() or last in registry  # X and NAME stand for any name
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

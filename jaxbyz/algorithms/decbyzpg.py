@@ -114,6 +114,10 @@ def compose(environment: Environment, policy: Policy, settings: Settings) -> Com
     rule = gradient_rule(settings, parts.channel, D)
     agreement = checked_agreement(settings, parts.channel.present, D)
     if settings.audit:
+        if environment.host is not None:
+            raise UsageError(
+                f"audit={settings.audit} with env={environment.name}: only episodes in JAX can be replayed"
+            )
         parts = parts._replace(attack=with_exclusion(parts.attack, agrees=agreement is not None))
     if agreement is not None and agreement.rule.committee is not None:
         check_committees(parts, D)

@@ -51,6 +51,8 @@ OPTIONAL = {
     "zmq": "federation",
     "flwr": "flower",
     "onnx": "onnx",
+    "gymnasium": "gymnasium",
+    "cloudpickle": "gymnasium",
 }
 USAGE_ERROR = 2  # exit code
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # how XLA says it

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 EVERY_ENVIRONMENT = (
     "Parameters are set with --env-param NAME=VALUE,… Besides its own, every environment has hold=1, the number of "
-    "steps for which an action is held, and scale=false, whether observations are scaled."
+    "steps for which an action is held, and scale=false, whether observations are scaled. Those of gymnasium have "
+    "names like gymnasium:Acrobot-v1, and the parameters of gymnasium.make, workers and timeout=60."
 )
 GIVEN = ("agents", "byzantine", "environment")  # arguments of factories that are not options
 EXAMPLE_AGENTS = 13  # for which the largest number of Byzantine agents is shown

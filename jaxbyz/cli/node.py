@@ -26,6 +26,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(parser, "--start-wait", "time to wait for the last f nodes at the start", defaults.start_wait, **seconds)
     add(parser, "--patience", "give up after so long without K − f nodes", defaults.patience, **seconds)
     add(parser, "--slow", "wait so long before every message, for experiments", defaults.slow, **seconds)
+    add(
+        parser, "--env-file", "Python file whose function environment() returns the environment of this node, one of "
+        "gymnasium for example (default: that of the federation)", metavar="FILE",
+    )  # fmt: skip
     add_shared(parser, "--quiet")
 
 

@@ -18,6 +18,7 @@ from jaxbyz.algorithms import Algorithm, algorithms
 from jaxbyz.algorithms.agents import make_optimizer
 from jaxbyz.algorithms.base import starting_with_attack
 from jaxbyz.attacks import Attack
+from jaxbyz.attacks import attacks as registered_attacks
 from jaxbyz.attacks.one_of import one_of
 from jaxbyz.components import make_attack, make_policy
 from jaxbyz.configuration.agent_values import values_per_agent
@@ -27,7 +28,7 @@ from jaxbyz.configuration.resolving import environment_once
 from jaxbyz.environments import Environment, heterogeneous
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
-from jaxbyz.registry import Registry, named_files, parse_assignments
+from jaxbyz.registry import Registry, parse_assignments
 from jaxbyz.training.layout import Vary
 
 # Options that are inputs of a program. What agents compute on their lanes has no numbers of its own per run: there,
@@ -93,8 +94,9 @@ class Family(NamedTuple):
         template: one of them, with arbitrary numbers.
         vary: returns the one with the numbers of `numbers_of`, and with a number `DECAY` if its step size decays. Of
             several attacks, `ATTACK` is the position of the one that is used.
-        description: describes them in the same words for configurations that compile alike, or None if an option names
-            a file or folder, as that of a learned attack, because its contents may change.
+        description: describes them in the same words for configurations that compile alike; None if programs must not
+            be stored: an option names a file or folder, as that of a learned attack, whose contents may change, or
+            episodes run outside of the programs.
     """
 
     template: Algorithm
@@ -130,9 +132,10 @@ def family_of(config: Config, attacks: Sequence[str] = (), read_start: ReadStart
     """
     several = tuple(attacks) if len(attacks) > 1 else ()
     essential = without_numbers(config, "none" if several else attacks[0] if attacks else config.attack)
-    files = [*files_of(essential), *(file for name in several for file in named_files(name))]
+    files = [*files_of(essential), *(file for name in several for file in registered_attacks.files(name))]
     family = _family_once(essential, several, read_start, Registry.revision, tuple(map(_version, files)))
-    return family._replace(description=None) if files else family
+    # A program that calls this process cannot be stored either.
+    return family._replace(description=None) if files or family.template.environment.host is not None else family
 
 
 @lru_cache(maxsize=16)
@@ -164,9 +167,10 @@ def cached_algorithm(config: Config, iterations: int = 1, read_start: ReadStart 
 
 def files_of(config: Config) -> list[str]:
     """Return the files and folders that the options name: a learnt policy, and those that components read."""
-    specs = [getattr(config, name) for name, option in FIELDS.items() if option.metadata["registry"] is not None]
+    registries = {name: option.metadata["registry"] for name, option in FIELDS.items()}
+    named = [(known, getattr(config, name)) for name, known in registries.items() if known is not None]
     start = [config.start.removeprefix(START_FROM)] if config.start.startswith(START_FROM) else []
-    return [*start, *(file for spec in specs if spec is not None for file in named_files(spec))]
+    return [*start, *(file for known, text in named if text is not None for file in known.files(text))]
 
 
 def _version(path: str) -> tuple[str, int, int]:

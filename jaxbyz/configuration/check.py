@@ -7,7 +7,6 @@ from dataclasses import replace
 from jaxbyz.algorithms.settings import check_settings
 from jaxbyz.configuration.config import FIELDS, MAX_SEED, Config
 from jaxbyz.errors import UsageError
-from jaxbyz.registry import parse_spec
 from jaxbyz.rules import pre_aggregators
 
 
@@ -52,8 +51,8 @@ def _check_names(config: Config) -> None:
         registry, value = described.metadata["registry"], getattr(config, name)
         if registry is None or value is None or (registry is pre_aggregators and value == "none"):
             continue
-        for part in value.split("+"):
-            registry[parse_spec(part)[0]]
+        for component, _ in registry.parse(value):
+            registry[component]
 
 
 def unregistered(config: Config) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxbyz.configuration.config import FIELDS, Config
 from jaxbyz.configuration.resolving import typed
-from jaxbyz.registry import Registry, parse_spec
+from jaxbyz.registry import Registry
 
 ASK_FOR_NOTHING = (
     None,
@@ -41,10 +41,9 @@ def _lines(config: Config, name: str, value: Any) -> list[str]:
 
 def _component_options(name: str, value: str, registry: Registry) -> list[str]:
     """Return a line for each option in a component's name that is not read, as in `gossip:graph=ring,degree=4`."""
-    parsed = [parse_spec(part) for part in value.split("+")]
     return [
         f"{name}={value}: {option} has no effect: {reason}"
-        for component, options in parsed
+        for component, options in registry.parse(value)
         if component in registry
         for option, reason in registry[component].not_read(options)
     ]

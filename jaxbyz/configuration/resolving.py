@@ -15,6 +15,7 @@ from jaxbyz.configuration.config import DEFAULTS, FIELDS, TYPES, Config
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
 from jaxbyz.configuration.task_presets import general_preset
 from jaxbyz.environments import Environment, make_environment
+from jaxbyz.environments.gymnasium_adapter import PREFIX as GYMNASIUM
 from jaxbyz.errors import UsageError, check_choice
 from jaxbyz.registry import Registry, convert, parse_assignments, parse_literal
 
@@ -185,7 +186,7 @@ def choose_preset(preset: str | None, options: dict[str, Any]) -> tuple[str, dic
 
 def default_preset(options: dict[str, Any]) -> str:
     """Return the preset of an environment: its own, or a general one that suits its actions and observations."""
-    own = DEFAULT_PRESET.get(options.get("env", Config.env))
+    own = DEFAULT_PRESET.get(options.get("env", Config.env).removeprefix(GYMNASIUM))
     if own is not None:
         return own
     environment = _environment(options)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxbyz.environments.host_episodes import HostEpisodes
 from jaxbyz.errors import UsageError
 
 OwnParams = dict[str, Any]  # parameters by name: of one agent, or with a leading agent axis
@@ -79,6 +80,7 @@ class Environment(NamedTuple):
             additional last argument. See `jaxbyz.environments.heterogeneity`.
         scales: mean and deviation `[O]` by which observations are scaled, or None; a policy that is used elsewhere must
             scale the observations there in the same way.
+        host: what runs the episodes, if they run outside of compiled programs; see `end_episodes`.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Environment(NamedTuple):
     shape: tuple[int, ...] = ()
     own_params: Callable[[PRNGKeyArray], OwnParams] = lambda key: {}
     scales: tuple[Any, Any] | None = None
+    host: HostEpisodes | None = None
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -99,16 +102,35 @@ class Environment(NamedTuple):
         return self.shape or (self.observation_size,)
 
 
-NEEDS_JAX = (
-    "episodes run inside compiled programs, so an environment must be written in JAX with gymnax's interface "
-    "(reset_env, step_env, action_space; docs/extend.md has one). A trained policy can be used in gymnasium: run.act"
-)
+def end_episodes(environment: Environment, states: Any) -> None:
+    """Tell those episodes that run outside of compiled programs that they are cut here.
+
+    Args:
+        environment: the environment.
+        states: the states of its episodes, leaves `[A, …, M]`.
+    """
+    if environment.host is not None:
+        environment.host.release(jnp.moveaxis(states, -1, 1))
+
+
+def check_episodes(environment: Environment) -> None:
+    """Raise what went wrong in episodes outside of compiled programs. Call it when a program has ended.
+
+    Raises:
+        EnvironmentFailure: one line with the agent, the episode and the reason.
+    """
+    if environment.host is not None:
+        environment.host.check()
 
 
 def check_gymnax(raw: Any) -> None:
     """Refuse an object that is not a gymnax environment, such as one of gymnasium."""
     if not hasattr(raw, "step_env"):
-        raise UsageError(f"env={type(raw).__name__} is not a gymnax environment: {NEEDS_JAX}")
+        raise UsageError(
+            f"env={type(raw).__name__} is not a gymnax environment, which has reset_env, step_env and action_space "
+            "(docs/extend.md has one); for one of gymnasium, use jb.gymnasium_environment with its name or a function "
+            "that makes it"
+        )
 
 
 def check_environment(environment: Any) -> None:

@@ -13,24 +13,43 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxbyz.environments.base import NEEDS_JAX, Environment, check_gymnax
+from jaxbyz.environments.base import Environment, check_gymnax
+from jaxbyz.environments.gymnasium_adapter import PREFIX, check_name, gymnasium_environment
+from jaxbyz.environments.gymnasium_adapter import names as gymnasium_names
 from jaxbyz.environments.gymnax_adapter import adapt, known_names, make_by_name, register, replace_params
 from jaxbyz.environments.held_actions import hold_actions
 from jaxbyz.environments.observation_scaling import scale_observations
 from jaxbyz.errors import UsageError, first_line, unknown
-from jaxbyz.registry import Registry
+from jaxbyz.registry import Entry, Registry
+
+
+class _Environments(Registry):
+    """The table of environments, in which those of gymnasium have names that begin with `gymnasium:`."""
+
+    def __getitem__(self, name: str) -> Entry:
+        if not name.startswith(PREFIX):
+            return super().__getitem__(name)
+        own_name = name.removeprefix(PREFIX)
+        check_name(own_name)
+        return Entry(name, functools.partial(gymnasium_environment, own_name), "environment of gymnasium")
+
+    def __contains__(self, name: str) -> bool:
+        return name.startswith(PREFIX) or super().__contains__(name)
+
+    def parse(self, text: str) -> list[tuple[str, dict[str, Any]]]:
+        return [(text, {})]  # environments are named without options, which env_param has
 
 
 def _gymnasium_hint(name: str) -> str:
     """Return what to do about a name of gymnasium, or an empty text."""
     try:
-        import gymnasium
+        known = gymnasium_names()
     except ImportError:
         return ""
-    return f"; gymnasium has it, but {NEEDS_JAX}" if name in gymnasium.registry else ""
+    return f"; gymnasium has it: env={PREFIX}{name}" if name in known else ""
 
 
-environments = Registry("env", _gymnasium_hint)
+environments = _Environments("env", _gymnasium_hint)
 DOWNLOADS = ("MNISTBandit-bsuite",)  # environments of gymnax that download data when they are made
 DOWNLOAD_SECONDS = 20.0  # how long a server may keep an environment's download waiting
 
@@ -119,6 +138,8 @@ def make_environment(name: str | Environment | Any, **params: Any) -> Environmen
         for key, value in wrapped.items():
             environment = WRAPPERS[key](environment, value)
         return environment
+    if isinstance(name, str) and name.startswith(PREFIX):
+        return environments[name].call({}, params)
     raw = _make_raw(name) if isinstance(name, str) else name
     if isinstance(raw, Environment):
         if params:

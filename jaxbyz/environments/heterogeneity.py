@@ -46,6 +46,13 @@ def heterogeneous(
         UsageError: if a parameter is unknown, cannot differ between agents, or a value is not allowed.
     """
     check_environment(environment)
+    if environment.host is not None:
+        for option in [name for name, given in (("env_spread", spread), ("env_agents", values)) if given]:
+            raise UsageError(
+                f"{option} with env={environment.name}: only environments in JAX can differ in parameters; the nodes "
+                "of a federation can have environments of their own (jaxbyz node --env-file)"
+            )
+        return environment._replace(own_params=lambda key: {"agent": jnp.arange(agents)})  # for messages
     for name, s in (spread or {}).items():
         if not isinstance(s, numbers.Real):
             raise UsageError(f"env_spread={name}={s}: must be a number of at least 0")

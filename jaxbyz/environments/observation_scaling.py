@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from jaxbyz.environments.base import Environment, Step
+from jaxbyz.environments.base import Environment, Step, check_episodes, end_episodes
 from jaxbyz.errors import UsageError
 
 COMMON_KEY = 0
@@ -40,7 +40,13 @@ def scale_observations(environment: Environment, scale: bool = True) -> Environm
         raise UsageError(f"env {environment.name}: scale={scale}: must be true or false")
     if not scale:
         return environment
-    scales = common_scales(environment)
+    if environment.scales is not None:
+        raise UsageError(f"env {environment.name}: scale=true: its observations are scaled already")
+    return scale_with(environment, common_scales(environment))
+
+
+def scale_with(environment: Environment, scales: tuple[Any, Any]) -> Environment:
+    """Return the environment with observations (o − mean)/deviation of these scales, clipped to ±10."""
 
     def scaled(observation: Float[Array, " O"]) -> Float[Array, " O"]:
         return scale_by(scales, observation)
@@ -67,6 +73,7 @@ def common_scales(environment: Environment) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the deviation of every coordinate over the common sample, `[O]` each."""
     with jax.numpy_rank_promotion("allow"):  # gymnax's own code
         observations, alive = (np.asarray(x) for x in _common_sample(environment))
+    check_episodes(environment)
     seen = observations[alive].astype(np.float64)
     mean, deviation = seen.mean(axis=0), seen.std(axis=0)
     constant = deviation <= SMALLEST_DEVIATION * np.abs(seen).max(axis=0)
@@ -88,12 +95,15 @@ def _common_sample(environment: Environment) -> tuple[Float[Array, "E T O"], Boo
 
     @jax.jit
     def sample(keys: PRNGKeyArray) -> tuple[Array, Array]:
-        def episode(key: PRNGKeyArray) -> tuple[Array, Array]:
+        def episode(key: PRNGKeyArray) -> tuple[Any, tuple[Array, Array]]:
             key_reset, key_steps = jax.random.split(key)
             observation, state = environment.reset(key_reset)
             start = (state, observation, jnp.bool_(True))
-            return jax.lax.scan(one_step, start, jax.random.split(key_steps, steps))[1]
+            (state, _, _), sampled = jax.lax.scan(one_step, start, jax.random.split(key_steps, steps))
+            return jax.tree.map(lambda leaf: leaf[None], state), sampled
 
-        return jax.vmap(episode)(keys)
+        states, sampled = jax.vmap(episode, out_axes=(-1, 0))(keys)
+        end_episodes(environment, states)
+        return sampled
 
     return sample(jax.random.split(jax.random.key(COMMON_KEY), EPISODES))

@@ -35,8 +35,8 @@ class Lines(abc.ABC):
     def __init__(self, programs: NodePrograms, index: int, agents: int):
         self.programs, self.index, self.K = programs, index, agents
 
-    def sample(self, state: State, coin: np.bool_) -> tuple[Drawn, State]:
-        """Return a batch, and the state with what the node learnt from it."""
+    def sample(self, state: State, coin: np.bool_) -> tuple[Drawn | None, State]:
+        """Return a batch, None if the node cannot sample now, and the state with what the node learnt from it."""
         return self.programs.sample(state, coin, np.int32(self.index))
 
     @abc.abstractmethod

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxbyz.algorithms import State
+from jaxbyz.environments import EnvironmentFailure, check_episodes
 from jaxbyz.errors import UsageError
 from jaxbyz.federation import records
 from jaxbyz.federation.inbox import Behind, Collected, Stopped
@@ -19,12 +20,14 @@ from jaxbyz.federation.keys import FederationDescription, Identity
 from jaxbyz.federation.liars import Liar
 from jaxbyz.federation.lines import Lies, Lines
 from jaxbyz.federation.membership import Membership, Standing
+from jaxbyz.federation.own_environment import own_environment
 from jaxbyz.federation.programs import NodePrograms, build_programs, format_of, warm_up
 from jaxbyz.federation.records import NodeIteration
 from jaxbyz.federation.settings import NodeSettings
 from jaxbyz.federation.state_vectors import from_vector, joined, layout_of
 from jaxbyz.files import refuse_links
 from jaxbyz.protocol.placement import FLOAT_BYTES
+from jaxbyz.sampling.page import Drawn
 
 PROGRESS_SECONDS = 30.0  # between two lines about the progress
 
@@ -52,7 +55,8 @@ class Node(Lines):
         stop: Callable[[], bool] = lambda: False,
         programs: NodePrograms | None = None,
     ):
-        programs = programs or build_programs(federation.config, settings.attack)
+        config = federation.config
+        programs = programs or build_programs(config, settings.attack, own_environment(config, settings.env_file))
         super().__init__(programs, identity.node, federation.config.agents)
         self.folder, self.settings = folder, settings
         self.log = records.RateLimitedLog(log)
@@ -169,6 +173,16 @@ class Node(Lines):
         self.record.add(self.t, measured, np.array(self.others.inbox.trust.suspected), np.asarray(state.parameters[0]))
         self.record.outputs(self.t, self.output_at, np.asarray(before.parameters[0]))
         self.state, self.t = state, self.t + 1
+
+    def sample(self, state: State, coin: np.bool_) -> tuple[Drawn | None, State]:
+        """Return a batch; None if the environment of this node has failed, which is then as silent as a late node."""
+        sampled = jax.block_until_ready(super().sample(state, coin))
+        try:
+            check_episodes(self.programs.environment)
+        except EnvironmentFailure as failure:
+            self.log(f"iteration {self.t}: {failure}; the node skips this round")
+            return None, state
+        return sampled
 
     def send_and_collect(
         self,

@@ -17,6 +17,7 @@ from jaxbyz.algorithms.agents import initial_private
 from jaxbyz.algorithms.decbyzpg import compose
 from jaxbyz.attacks import Attack
 from jaxbyz.configuration.config import Config
+from jaxbyz.environments import Environment, check_episodes
 from jaxbyz.errors import UsageError
 from jaxbyz.federation.frames import Format
 from jaxbyz.federation.keys import FederationDescription
@@ -66,6 +67,7 @@ class NodePrograms(NamedTuple):
         rounds: the number of agreement rounds κ after each of them.
         aggregator: the rule for gradients.
         agreement: the rule for parameters, or None.
+        environment: where this node samples.
         attack: what this node plays, built from its name.
         sizes: the numbers of messages, from K − f to K, that both rules can be applied to. The rules defend against f
             lies among the messages that arrived in time: missing messages are left out and do not count as lies.
@@ -83,11 +85,12 @@ class NodePrograms(NamedTuple):
     rounds: int
     aggregator: Rule
     agreement: Rule | None
+    environment: Environment
     attack: Attack
     sizes: frozenset[int]
 
 
-def build_programs(config: Config, attack: str = "none") -> NodePrograms:
+def build_programs(config: Config, attack: str = "none", environment: Environment | None = None) -> NodePrograms:
     """Return the programs of a node that plays this attack.
 
     The lines of Algorithm 2 are those of the simulation (`jaxbyz.algorithms.agents`), with the same random keys, so
@@ -96,11 +99,13 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
     Args:
         config: the configuration of the federation. Its option `attack` is ignored.
         attack: the name of the attack that this node plays.
+        environment: where the node samples; by default the environment of the configuration.
     """
     plan = make_plan(replace(config, attack="none"))
     algorithm = plan.algorithm
     settings, K = replace(algorithm.settings, attack=attack, audit=0.0), config.agents
-    parts, sampling, agents, rule, agreement = compose(algorithm.environment, algorithm.policy, settings)
+    environment = environment or algorithm.environment
+    parts, sampling, agents, rule, agreement = compose(environment, algorithm.policy, settings)
     if agreement is not None and agreement.rule.committee is not None:
         raise UsageError(f"agreement={config.agreement}: committees are not supported by a federation of processes")
 
@@ -157,6 +162,7 @@ def build_programs(config: Config, attack: str = "none") -> NodePrograms:
         rounds=0 if agreement is None else agreement.rounds,
         aggregator=rule,
         agreement=None if agreement is None else agreement.rule,
+        environment=environment,
         attack=parts.attack,
         sizes=_sizes([rule, *([] if agreement is None else [agreement.rule])], config, algorithm.policy.size),
     )
@@ -193,10 +199,15 @@ def format_of(federation: FederationDescription, programs: NodePrograms) -> Form
 
 
 def warm_up(programs: NodePrograms, index: int, *salt: np.uint32) -> None:
-    """Run every program once, so that no iteration waits for a compiler."""
+    """Run every program once, so that no iteration waits for a compiler.
+
+    Raises:
+        EnvironmentFailure: if the environment of the node fails.
+    """
     state, coin, zero, index_ = programs.start, np.bool_(programs.plan.coins[0]), np.int32(0), np.int32(index)
     drawn, state = programs.sample(state, coin, index_, *salt)
     jax.block_until_ready(programs.estimate(drawn, state.parameters, zero))
+    check_episodes(programs.environment)
     if programs.send is not None:
         jax.block_until_ready(programs.send(state, index_, state.parameters[0]))
     for n in programs.sizes:

@@ -22,6 +22,8 @@ class NodeSettings(NamedTuple):
         start_wait: how long to wait for the last f nodes before the first iteration.
         patience: seconds without K − f nodes after which the node gives up.
         slow: seconds to wait before every message, for experiments.
+        env_file: a file with the environment of this node, if it is not that of the federation; see
+            `jaxbyz.federation.own_environment`.
     """
 
     attack: str = "none"
@@ -32,3 +34,4 @@ class NodeSettings(NamedTuple):
     start_wait: float = START_SECONDS
     patience: float = PATIENCE_SECONDS
     slow: float = 0.0
+    env_file: str | None = None

@@ -18,6 +18,7 @@ from jaxbyz.attacks.one_of import one_of
 from jaxbyz.components import make_attack
 from jaxbyz.configuration.building import build
 from jaxbyz.configuration.config import Config
+from jaxbyz.environments import check_episodes
 from jaxbyz.errors import UsageError
 from jaxbyz.trained.start_from import start_parameters
 
@@ -138,7 +139,9 @@ def train_adversary(config: Config, search: Search, iterations: int) -> Iterator
     state = optimizer.init(parameters)
     for number in range(search.generations):
         parameters, state, mean_return = generation(parameters, state, jax.random.fold_in(key, number))
-        yield Generation(number, float(mean_return), parameters)
+        found = float(mean_return)
+        check_episodes(algorithm.environment)
+        yield Generation(number, found, parameters)
 
 
 def compare(
@@ -154,5 +157,6 @@ def compare(
     def under(index: Array) -> Array:
         return final_returns(starting_with_attack(algorithm, index), keys, coins)
 
-    found = jax.jit(lambda indices: jax.lax.map(under, indices))(jnp.arange(len(attacks)))
+    found = jax.block_until_ready(jax.jit(lambda indices: jax.lax.map(under, indices))(jnp.arange(len(attacks))))
+    check_episodes(algorithm.environment)
     return dict(zip(attacks, found, strict=True))

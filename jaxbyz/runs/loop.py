@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from jaxbyz import training
 from jaxbyz.algorithms import Metrics
 from jaxbyz.configuration.config import Config
+from jaxbyz.environments import EnvironmentFailure
 from jaxbyz.runs import checkpoints, run_folder, run_record
 from jaxbyz.runs.checkpoints import Checkpoint
 from jaxbyz.runs.history import History
@@ -146,6 +147,8 @@ def train(batch: Batch, settings: RunSettings, reporter: Reporter | None = None)
 
     Raises:
         Interrupted: if a signal stopped them; each has a checkpoint.
+        EnvironmentFailure: if an environment outside of the compiled programs failed; each has a checkpoint, unless
+            that happened in the first segment.
     """
     plan, every, done = batch.first, settings.checkpoint_every, batch.members[0].done
     T, in_folders = plan.iterations, batch.members[0].folder is not None
@@ -163,11 +166,24 @@ def train(batch: Batch, settings: RunSettings, reporter: Reporter | None = None)
             if track.ended is None:
                 tell(track, batch.arrays_of(number, arrays))
 
+    def until_failure() -> Iterator[training.TrainedSegment]:
+        """Train the segments; if an environment outside of the programs fails, write a checkpoint of the last one."""
+        try:
+            yield from segments if done < T else ()
+        except EnvironmentFailure as failure:
+            if runs is None or not in_folders:
+                raise
+            each_on(runs, lambda track, arrays: track.save(arrays))
+            reached, folder = tracks[0].history.iterations, tracks[0].member.folder
+            raise EnvironmentFailure(
+                f"{failure}; `jaxbyz resume {folder}` continues from iteration {reached}"
+            ) from failure
+
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_stop_request()) if in_folders else StopRequest()
         if reporter is not None:
             stack.enter_context(reporter)
-        for segment in segments if done < T else ():
+        for segment in until_failure():
             runs, policies = segment.runs, policies_of(segment.runs)
             for track, rows in zip(tracks, batch.slices, strict=True):
                 if track.ended is None:

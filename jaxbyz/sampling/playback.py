@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxbyz.environments import Environment
+from jaxbyz.environments import Environment, check_episodes, end_episodes
 from jaxbyz.policies import Policy, initial_carry, respond
 
 
@@ -51,9 +51,11 @@ def play(
         key_reset, key_steps = jax.random.split(key)
         observation, state = environment.reset(key_reset)
         start = (observation, state, initial_carry(policy, 1), jnp.bool_(True))
-        _, record = jax.lax.scan(step, start, jax.random.split(key_steps, horizon))
+        (_, state, _, _), record = jax.lax.scan(step, start, jax.random.split(key_steps, horizon))
+        end_episodes(environment, jax.tree.map(lambda leaf: leaf[None, ..., None], state))
         return record
 
     *record, alive = jax.tree.map(np.asarray, run(key))
+    check_episodes(environment)
     length = int(alive.sum())
     return Playback(*jax.tree.map(lambda leaf: leaf[:length], record))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from jaxbyz.accelerate.episode_loop import Simulation, run_episodes
 from jaxbyz.attacks.base import Interference
-from jaxbyz.environments import Environment, OwnParams
+from jaxbyz.environments import Environment, OwnParams, end_episodes
 from jaxbyz.policies import Policy, initial_carry, respond
 
 CHUNK = 16  # steps between two checks whether any episode is still running
@@ -160,6 +160,7 @@ def collect(
 
     simulation = Simulation(partial(_draw, plan), partial(_step, plan), plan.chunk_size, n)
     end = run_episodes(simulation, agents, lanes)
+    end_episodes(environment, end.lanes.state)
     return Episodes(
         **end.record._asdict(), terminated=end.lanes.terminated, chunks=end.chunk,
         final_observations=end.lanes.observation,

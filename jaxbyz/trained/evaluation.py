@@ -15,7 +15,7 @@ from jaxbyz.algorithms.agents import run_key
 from jaxbyz.configuration.building import cached_algorithm
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.memory import check_evaluation_memory
-from jaxbyz.environments import OwnParams, agent_params
+from jaxbyz.environments import OwnParams, agent_params, check_episodes
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import most_likely
 from jaxbyz.sampling.rollout import collect
@@ -74,7 +74,10 @@ def _play(
     algorithm = cached_algorithm(config)
     check_parameters(algorithm, parameters)
     play = _player(algorithm, episodes, config.horizon, greedy)
-    return {name: np.asarray(x) for name, x in play(parameters, evaluation_keys(seed, len(parameters)), own).items()}
+    played = play(parameters, evaluation_keys(seed, len(parameters)), own)
+    results = {name: np.asarray(x) for name, x in played.items()}
+    check_episodes(algorithm.environment)
+    return results
 
 
 def check_parameters(algorithm: Algorithm, parameters: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import Bool, PRNGKeyArray
 
 from jaxbyz.algorithms import Algorithm, Metrics
+from jaxbyz.environments import check_episodes
 from jaxbyz.training.devices import Shape
 from jaxbyz.training.layout import Vary, make_layout, programs
 from jaxbyz.training.run import Run
@@ -65,6 +66,9 @@ def segments(
         description: as in `programs`.
         vary: as in `Layout`, if the runs differ in numbers that `algorithm` does not have.
         numbers: `[seeds]` each, the arguments of `vary`.
+
+    Raises:
+        EnvironmentFailure: if an environment outside of the compiled programs failed in the next segment.
     """
     seeds, T = len(keys), coins.shape[-1]
     own_coins = coins.ndim == 2
@@ -87,11 +91,9 @@ def segments(
         output = np.asarray(output_of(done + n), np.int32)[index]
         padded, metrics = compiled.advance(padded, coins_of(done, n), output, np.int32(n), inputs)
         done += n
-        yield TrainedSegment(
-            done,
-            jax.tree.map(lambda leaf, n=n: leaf[:seeds, :n], to_host(metrics)),
-            compiled.trim(padded),
-        )
+        measured = jax.tree.map(lambda leaf, n=n: leaf[:seeds, :n], to_host(metrics))
+        check_episodes(algorithm.environment)
+        yield TrainedSegment(done, measured, compiled.trim(padded))
 
 
 def to_host(tree: Any) -> Any:
