@@ -135,6 +135,8 @@ _DRAW: dict[str, Callable[..., Any]] = {
     "LunarLanderContinuous-v3": draw_lander,
     **{name: functools.partial(draw_mechanism, name) for name in VIEWS},
     **DRAWN,
+    "CartPoleNoVelocity-v1": draw_cartpole,
+    "PendulumNoVelocity-v1": DRAWN["Pendulum-v1"],
 }
 
 

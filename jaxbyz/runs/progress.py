@@ -85,11 +85,11 @@ class Lines:
         if now - self.last < self.every and progress.iteration < progress.iterations:
             return
         self.last = now
-        speed = "" if pace is None else f", {pace[0]:,.0f} steps per second, {pace[1]:.0f} s left"
+        time_used = f"{now - self.started:.0f} s" if pace is None else f"{pace[0]:,.0f} steps/s, {pace[1]:.0f} s left"
         more = "" if self.more is None else f"; sweep: {self.more(progress)}"
         print(
-            f"{progress.trajectories} of {max(self.total, progress.trajectories)} trajectories per agent, honest "
-            f"return {progress.honest_return:.1f}, {now - self.started:.0f} s{speed}{more}",
+            f"{progress.trajectories} of {max(self.total, progress.trajectories)} trajectories per agent, "
+            f"return {progress.honest_return:.1f}, {time_used}{more}",
             file=sys.stderr,
             flush=True,
         )

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("zmq")
 
-from federation_helpers import PATIENT, Threads, small_config
+from federation_helpers import Threads, small_config
 from federation_insiders import Trial
 
 from jaxbyz.components import make_attack
@@ -157,7 +157,7 @@ def five(config):
 
 def test_withholding_from_some_no_longer_works(tmp_path, config, five):
     """Node 4 never sends anything to node 0, which gets its messages from the others."""
-    trial = Trial(tmp_path, config, five, floor=PATIENT)
+    trial = Trial(tmp_path, config, five, floor=5.0)
     trial.iterate(5)
     deliver = trial.insider.transport.send
     trial.insider.transport.send = lambda peer, frame: None if peer == 0 else deliver(peer, frame)
