@@ -81,6 +81,7 @@ def test_nodes_compute_what_the_simulation_computes(tmp_path, agents, faults, ag
             "momentum": 0.9,
         },
         {"env_agents": '{"gravity": [9.0, 9.4, 9.8, 10.2]}', "start": "shared", "previous": "own"},
+        {**CRITICS, "agents": 5, "byzantine": 1, "aggregator": "memory+rfa", "agreement": "trimmed-mean"},
     ],
     ids=[
         "critics, two epochs",
@@ -88,6 +89,7 @@ def test_nodes_compute_what_the_simulation_computes(tmp_path, agents, faults, ag
         "critics, small batches",
         "momentum and a misjudged f",
         "values per agent",
+        "memory of senders",
     ],
 )
 def test_nodes_compute_what_the_simulation_computes_with_options(tmp_path, options):
