@@ -125,7 +125,7 @@ def picture(arguments: argparse.Namespace) -> None:
         axis.plot(weight, color="black", ls=":", lw=1.5)
         axis.set(title=attack, xlabel="batch")
     axes[0].set_ylabel("trust of each sender\n(dotted: weight of the liars)")
-    figure.savefig(arguments.out, dpi=150)
+    figure.savefig(arguments.out, dpi=100)
 
 
 def main() -> None:
