@@ -139,7 +139,12 @@ def test_settings_in_which_nobody_could_join_are_refused():
 
 @pytest.mark.parametrize(
     ("options", "restarted"),
-    [({}, [2, 3]), pytest.param({"agents": 4, "agreement": "trimmed-mean"}, [2], marks=pytest.mark.slow)],
+    [
+        ({}, [2, 3]),
+        pytest.param(
+            {"agents": 4, "aggregator": "trimmed-mean", "agreement": "trimmed-mean"}, [2], marks=pytest.mark.slow
+        ),
+    ],
     ids=["two of five", "one of four"],
 )
 def test_nodes_join_again_beside_a_liar_that_ignores_them(tmp_path, five, options, restarted):
