@@ -13,7 +13,17 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from jaxbyz.accelerate.weighted_sums import mix
 from jaxbyz.errors import UsageError, check_value
-from jaxbyz.rules.base import Outcome, Receiver, Rule, RuleState, normalised, root, squared_norms, usable_squares
+from jaxbyz.rules.base import (
+    Outcome,
+    Receiver,
+    Rule,
+    RuleState,
+    normalised,
+    root,
+    shortening,
+    squared_norms,
+    usable_squares,
+)
 
 FIRST_EXCLUSION = 4.0  # batches; every strike doubles it
 MOST_STRIKES = 5.0
@@ -147,21 +157,20 @@ def shortened(messages: Float[Array, "n D"], byzantine: int) -> tuple[Float[Arra
     Returns:
         The messages, and which of them are usable.
     """
-    ok = usable_squares(squared_norms(messages))
-    safe = jnp.where(ok[:, None], messages, 0.0)
-    lengths = root(squared_norms(safe))
-    factors = jnp.minimum(1.0, _next_longest(lengths, byzantine) / jnp.where(lengths > 0, lengths, 1.0))
-    return safe * factors[:, None], ok
+    squares = squared_norms(messages)
+    ok = usable_squares(squares)
+    squares = jnp.where(ok, squares, 0.0)
+    return jnp.where(ok[:, None], messages, 0.0) * shortening(squares, _next_longest(squares, byzantine))[:, None], ok
 
 
 def longest_allowed(vectors: Float[Array, "n D"], byzantine: int) -> Float[Array, ""]:
     """Return the length of the (f+1)-th longest vector; 1 if it is zero."""
-    length = _next_longest(root(squared_norms(vectors)), byzantine)
+    length = root(_next_longest(squared_norms(vectors), byzantine))
     return jnp.where(length > 0, length, 1.0)
 
 
-def _next_longest(lengths: Float[Array, " n"], byzantine: int) -> Float[Array, ""]:
-    return jax.lax.stop_gradient(jnp.sort(lengths)[-1 - byzantine])
+def _next_longest(squares: Float[Array, " n"], byzantine: int) -> Float[Array, ""]:
+    return jax.lax.stop_gradient(jnp.sort(squares)[-1 - byzantine])
 
 
 def _when(condition: Array | bool, change: Callable[[SenderMemory], SenderMemory], state: SenderMemory) -> SenderMemory:
@@ -179,15 +188,16 @@ def _begin_batch(
     past = beta * state.past + last
     score = agreement_scores(fresh, last, ok, byzantine) + agreement_scores(fresh, past, ok, byzantine)
     difference = score - jnp.median(score)
-    spread = beta * state.spread + jnp.stack([robust_deviation(difference), jnp.ones(())])
-    scale = jnp.maximum(spread[0] / spread[1], robust_deviation(difference))
+    here = robust_deviation(difference)
+    spread = beta * state.spread + jnp.stack([here, jnp.ones(())])
+    scale = jnp.maximum(spread[0] / spread[1], here)
     z = jnp.clip(
         jnp.where(scale > 0, difference / jnp.where(scale > 0, scale, 1.0), 0.0), -LARGEST_SCORE, LARGEST_SCORE
     )
     strikes, remaining = (1.0 - FORGIVEN) * state.strikes, jnp.maximum(state.remaining - 1.0, 0.0)
     trust = jnp.clip(state.trust + (z + ALLOWANCE) / threshold, 0.0, 1.0)
     stays = state.excluded & ((remaining > 0) | (trust < 0.5))
-    caught = (trust <= 0) & ~stays & _among_first(score, (trust <= 0) & ~stays, byzantine - jnp.sum(stays))
+    caught = _lowest_of(score, (trust <= 0) & ~stays, byzantine - jnp.sum(stays))
     length = FIRST_EXCLUSION * 2.0 ** jnp.minimum(strikes, MOST_STRIKES)
     return state._replace(
         past=past,
@@ -241,10 +251,10 @@ def robust_deviation(differences: Float[Array, " n"]) -> Float[Array, ""]:
     return 1.4826 * n / (n - 0.8) * jnp.median(jnp.abs(differences))
 
 
-def _among_first(score: Array, candidates: Array, places: Array) -> Bool[Array, " n"]:
+def _lowest_of(score: Array, candidates: Array, places: Array) -> Bool[Array, " n"]:
     """Tell which candidates have the lowest scores, for as many as there are places."""
     order = jnp.argsort(jnp.argsort(jnp.where(candidates, score, jnp.inf)))
-    return order < places
+    return candidates & (order < places)
 
 
 def _units(vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
