@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SEEDS, EPISODES = 2, 100
+SEEDS, EPISODES = 5, 100
 TASKS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"preset": "general-discrete", "trajectories": 300},
     "Acrobot-v1": {"preset": "acrobot", "trajectories": 500},

@@ -40,5 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     if is_first_process():
         settings |= {"log": common.print_message, "quiet": arguments.quiet}
     if total is None:
-        return common.run_and_report(arguments, lambda: resume(arguments.out, reporter, **settings))
-    return common.run_and_report(arguments, lambda: extend(arguments.out, total, reporter, **settings))
+        return common.run_and_report(
+            arguments, lambda: resume(arguments.out, reporter, **settings), config.trajectories
+        )
+    return common.run_and_report(
+        arguments, lambda: extend(arguments.out, total, reporter, **settings), config.trajectories
+    )

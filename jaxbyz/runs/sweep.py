@@ -199,7 +199,7 @@ def run_sweep(
     for number, (names, largest) in enumerate(batches, start=1):
         left.begin(names)
         if not quiet:
-            others = f" and {len(names) - 1} others side by side" if len(names) > 1 else ""
+            others = f", side by side with {len(names) - 1} more" if len(names) > 1 else ""
             log(f"[{number}/{len(batches)}] {names[0]}{others}")
 
         def alone(name: str, left: WorkLeft = left) -> MemberResult:
