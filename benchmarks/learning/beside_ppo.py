@@ -5,9 +5,9 @@
 jaxbyz trains a single agent (`page-pg`) with the presets that use critics, 16 clipped steps per batch and Adam; their
 budgets are those below. Stable-Baselines3 takes the options of its RL zoo for the task, and as many environment steps
 as jaxbyz took on average. Both then play 100 episodes per seed with the most likely actions. The time is the processor
-time of training all seeds, which does not depend on the load of the machine: for jaxbyz that of a whole process that
-starts with nothing compiled, and of a second one; for the other that of `learn`, with one thread. Writes
-benchmarks/results/beside_ppo.json.
+time of training all seeds, which depends less on the load of the machine than the time on the clock: for jaxbyz that
+of a whole process that starts with nothing compiled, and of a second one; for the other that of `learn`, with one
+thread. Writes benchmarks/results/beside_ppo.json.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def ours(task: str, folder: Path) -> dict[str, Any]:
     return {
         "options": options,
         "steps": int(steps.mean()),
-        "returns": returns.round(1).tolist(),
+        "returns": [round(float(one), 1) for one in returns],
         "cpu_seconds": seconds,
     }
 
