@@ -263,11 +263,11 @@ def run_and_report(
         if not arguments.distributed:
             raise
         _exit_after_lost_process(arguments, error)
-    _print_results(experiment, arguments, time.monotonic() - started, chosen)
     if experiment.config.trajectories < planned and not arguments.quiet:
         print_message(
             f"--stop-at ended the run after {experiment.config.trajectories} of {planned} trajectories per agent"
         )
+    _print_results(experiment, arguments, time.monotonic() - started, chosen)
     if experiment.finite:
         return 0
     config, kept = experiment.config, f"; the results so far are in {arguments.out}" if arguments.out else ""
