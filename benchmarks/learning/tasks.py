@@ -70,24 +70,27 @@ TASKS = {
     "reacher": Task("reacher", -5, 12800, 12800),
     "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 6400, 6400),
 }
-# The columns of the table, and after them the other attacks. "pooled" is one learner with the samples of all agents.
-ROWS: dict[str, dict[str, Any]] = {
-    "avg-zero": {**ATTACKED, "attack": "avg-zero"},
-    "random-action": {**ATTACKED, "attack": "random-action"},
-    "min-max": {**ATTACKED, "attack": "min-max"},
-    # Honest agents hold equal parameters, which MDA keeps: forging parameters as well would change nothing.
-    "gradient-found": {**ATTACKED, "attack": "gradient-found:on=gradients"},
-    "alone": {"algorithm": "page-pg"},
-    "honest": {"agents": 13},
-    "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
-}
-TABLE_ROWS = list(ROWS)
 OTHER_ATTACKS = (
     "none", "alie", "coupled-alie", "drift", "turning-drift", "sign-flip", "reward-flip", "downhill", "scattered",
     "budget", "discredit", "sleeper", "normalized", "opt-ipm",
 )  # fmt: skip
+# "pooled" is one learner with the samples of all agents.
+ROWS: dict[str, dict[str, Any]] = {
+    "avg-zero": {**ATTACKED, "attack": "avg-zero"},
+    "random-action": {**ATTACKED, "attack": "random-action"},
+    "min-max": {**ATTACKED, "attack": "min-max"},
+    "alone": {"algorithm": "page-pg"},
+    "honest": {"agents": 13},
+    "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
+    "pooled": {"algorithm": "page-pg"},
+    # Honest agents hold equal parameters, which MDA keeps: forging parameters as well would change nothing.
+    "gradient-found": {**ATTACKED, "attack": "gradient-found:on=gradients"},
+    **{name: {**ATTACKED, "attack": name} for name in OTHER_ATTACKS},
+}
 POOLED = ATTACKED["agents"]
-ROWS |= {"pooled": {"algorithm": "page-pg"}} | {name: {**ATTACKED, "attack": name} for name in OTHER_ATTACKS}
+WORST = "worst attack"  # the one of all that were trained which ends lowest
+TABLE_ROWS = ["avg-zero", "random-action", "min-max", WORST, "alone", "honest", "naive"]
+DEFAULT_ROWS = [row for row in TABLE_ROWS if row in ROWS] + ["gradient-found"]
 TARGET = "target of the task"
 POINTS = 50  # of every curve
 COLUMNS = 4  # of the picture
@@ -263,10 +266,16 @@ def described(record: dict[str, Any]) -> str:
 
 
 def read(table: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the records of a table by task and row."""
+    """Return the records of a table by task and row, and the worst attack of each task."""
     from jaxbyz.files import read_rows
 
-    return {(record["task"], record["row"]): record for record in read_rows(table) if not record["label"]}
+    found = {(record["task"], record["row"]): record for record in read_rows(table) if not record["label"]}
+    attacks = [row for row, options in ROWS.items() if "attack" in options and row != "naive"]
+    for task in {task for task, _ in found}:
+        rows = [found[task, row] for row in attacks if (task, row) in found]
+        if rows:
+            found[task, WORST] = min(rows, key=lambda record: np.mean(record["final"]))
+    return found
 
 
 def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -278,7 +287,8 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
             return "–"
         digits = 2 if abs(TASKS[task].target) < 5 else 0
         reached = "" if record["reached"] is None else f", {record['reached']:.0f}"
-        return f"{np.mean(record['final']):.{digits}f} ({min(record['final']):.{digits}f}){reached}".replace("-", "−")
+        text = f"{np.mean(record['final']):.{digits}f} ({min(record['final']):.{digits}f}){reached}".replace("-", "−")
+        return f"{record['row']}: {text}" if row == WORST else text
 
     lines = [f"| task | target | {' | '.join(TABLE_ROWS)} |", "| --- " * (len(TABLE_ROWS) + 2) + "|"]
     for name, task in TASKS.items():
@@ -326,7 +336,7 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="tasks (default: all)")
-    parser.add_argument("--rows", default=",".join(TABLE_ROWS), help="rows of the table, separated by commas")
+    parser.add_argument("--rows", default=",".join(DEFAULT_ROWS), help="rows of the table, separated by commas")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--trajectories", type=int, help="per agent (default: the budget of the task)")

@@ -13,7 +13,7 @@ from jaxbyz.configuration.agent_values import as_text
 from jaxbyz.configuration.check import check
 from jaxbyz.configuration.config import DEFAULTS, FIELDS, TYPES, Config
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
-from jaxbyz.configuration.task_presets import general_preset
+from jaxbyz.configuration.task_presets import TASK_RULE, general_preset
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.environments.gymnasium_adapter import PREFIX as GYMNASIUM
 from jaxbyz.errors import UsageError, check_choice
@@ -120,8 +120,7 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
         options |= {"aggregator": last, "pre_aggregator": before}
     values = {**PRESETS[preset][1], **fitting, **options}
     if "aggregator" not in values:
-        robust = RULE_UNDER_ATTACK.get(preset, Config.aggregator)
-        values["aggregator"] = robust if values.get("byzantine", Config.byzantine) else "mean"
+        values |= _default_rule(preset, values)
     if "N" in options and "B" not in options:
         values["B"] = min(values.get("B", Config.B), max(1, options["N"]))
     if "horizon" not in values and (environment := _environment(values)) is not None:
@@ -141,6 +140,17 @@ def choose(preset: str | None = None, **options: Any) -> Choice:
         decided["preset"] = f"{config.env} has none of its own"
     replaced = {n: original[n] for n in fitting if original[n] != getattr(config, n)}
     return Choice(config, preset, replaced, decided)
+
+
+def _default_rule(preset: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the rule of a configuration that names none."""
+    if not values.get("byzantine", Config.byzantine):
+        return {"aggregator": "mean"}
+    before, _, last = RULE_UNDER_ATTACK.get(preset, Config.aggregator).rpartition("+")
+    absent = values.get("participation", Config.participation) < 1 and values.get("absent", Config.absent) != "cached"
+    if before and (absent or "pre_aggregator" in values):
+        return {"aggregator": TASK_RULE}
+    return {"aggregator": last} | ({"pre_aggregator": before} if before else {})
 
 
 def _decided(config: Config, given: dict[str, Any], preset: str) -> dict[str, str]:

@@ -495,7 +495,7 @@ def test_a_misspelt_command_is_answered_with_few_suggestions(capsys):
     assert capsys.readouterr().err.count("'cartpole") <= 6  # the name itself, and five suggestions
 
 
-@pytest.mark.parametrize(("words", "rule"), [([], "rfa"), (["--env", "Acrobot-v1"], "caf")])
+@pytest.mark.parametrize(("words", "rule"), [([], "rfa"), (["--env", "LunarLander-v3"], "caf")])
 def test_the_help_shows_the_rule_of_the_task(words, rule, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["jaxbyz", "train", *words])
     with pytest.raises(SystemExit):

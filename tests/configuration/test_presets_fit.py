@@ -8,7 +8,7 @@ from jaxbyz.algorithms import algorithms
 from jaxbyz.cli import main
 from jaxbyz.configuration.building import build
 from jaxbyz.configuration.presets import PRESETS
-from jaxbyz.configuration.resolving import choose
+from jaxbyz.configuration.resolving import choose, resolve
 from jaxbyz.errors import UsageError
 
 # Discrete and continuous actions, images, held actions, a table, and tasks with and without a preset of their own.
@@ -48,8 +48,8 @@ def test_every_algorithm_trains_on_every_task(env, algorithm, capsys):
         ),
         (
             "Acrobot-v1", "fedpg-br",
-            "preset acrobot (the best known for Acrobot-v1), algorithm fedpg-br (as asked for), rule caf (the default "
-            "under attack), agreement none (fedpg-br has none); for this algorithm baseline=none instead of "
+            "preset acrobot (the best known for Acrobot-v1), algorithm fedpg-br (as asked for), rule memory+rfa (the "
+            "default under attack), agreement none (fedpg-br has none); for this algorithm baseline=none instead of "
             "critic, estimator=whitened instead of gpomdp, weights=per-step instead of trajectory, advantages=plain "
             "instead of normalised, epochs=1 instead of 16, N=16 instead of 8, B=4 instead of 8",
         ),
@@ -93,3 +93,11 @@ def test_the_help_shows_the_values_of_the_algorithm(monkeypatch, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "those of the preset acrobot (" in text
     assert "large batch size (16)" in text and "small batch size (4)" in text
+
+
+def test_a_rule_with_memory_is_not_the_default_where_it_cannot_hear_all():
+    attacked = dict(env="Catch-bsuite", agents=13, byzantine=1, attack="avg-zero")
+    assert resolve(**attacked).rule == "memory+rfa"
+    assert resolve(**attacked, participation=0.8, absent="cached").rule == "memory+rfa"
+    assert resolve(**attacked, participation=0.8).rule == "caf"
+    assert resolve(**attacked, pre_aggregator="nnm").rule == "nnm+caf"
