@@ -5,9 +5,9 @@
     python benchmarks/robustness/keep_the_gain.py picture --out docs/images/memory.png
 
 The score of a task under an attack is (A − alone)/(honest − alone), where A is the mean return over the whole run and
-over the seeds, "alone" one agent and "honest" 13 honest agents with the mean: 0 means that joining was not worth it, and
-1 that the attack cost nothing. 3 of 13 agents are Byzantine. The standard error is that of the difference to one agent
-alone, paired by seed; that of the gain (honest − alone) is in the first line of the table.
+over the seeds, "alone" one agent and "honest" 13 honest agents with the mean: 0 means that joining was not worth it,
+and 1 that the attack cost nothing. 3 of 13 agents are Byzantine. The standard error is that of the difference to one
+agent alone, paired by seed; that of the gain (honest − alone) is in the first line of the table.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ class Rule(NamedTuple):
         rotates: if all messages are rotated, so is the result. It holds for rules that see only inner products.
         averages: every row is the mean of the messages, weighted by its shares.
         translates: if a vector is added to all messages, it is added to the result.
+        hides_shares: the shares of the senders in the result are not known, and NaN.
         remembers_senders: the state has a row per sender, so that row i must always be a message of the same sender.
         scores: `state -> [n]`, how much a rule with memory trusts every sender, for those who want to see it; None if
             it does not rate senders.
@@ -88,6 +89,7 @@ class Rule(NamedTuple):
     rotates: bool = False
     averages: bool = False
     translates: bool = False
+    hides_shares: bool = False
     remembers_senders: bool = False
     scores: Callable[[RuleState], Float[Array, " n"]] | None = None
 
@@ -140,7 +142,7 @@ def from_function(function: Callable[..., Array]) -> Rule:
             )
         return Outcome(vector[None], jnp.full((1, messages.shape[0]), jnp.nan, messages.dtype), state)
 
-    return Rule(apply, random=takes_key)
+    return Rule(apply, random=takes_key, hides_shares=True)
 
 
 def _takes_key(name: str, function: Callable[..., Array]) -> bool:
@@ -205,6 +207,7 @@ def chain(*rules: Rule) -> Rule:
         rotates=all(rule.rotates for rule in rules),
         averages=all(rule.averages for rule in rules),
         translates=all(rule.translates for rule in rules),
+        hides_shares=any(rule.hides_shares for rule in rules),
         remembers_senders=any(rule.remembers_senders for rule in rules),
         scores=next((rule.scores for rule in rules if rule.scores is not None), None),
     )

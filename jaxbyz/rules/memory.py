@@ -63,9 +63,10 @@ def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.
 
     **Weights.** The noise of an honest sender averages out over batches, and a push does not. The rule is therefore
     applied to the discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length
-    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares, divided by the number of senders that say the same
-    (`crowds`), are the weights of the *present* messages, so that the result is as fresh as that of the rule alone. The
-    f longest messages are shortened to the next one, which may be honest.
+    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares are multiplied by the votes v_j, which senders that
+    send the same have in common (`votes_of_groups`), and bounded by v_j divided by the sum of the n − f largest votes
+    (`capped`). They weigh the *present* messages, so that the result is as fresh as that of the rule alone. The f
+    longest messages are shortened to the next one, which may be honest.
 
     **Trust.** What a sender sent in earlier batches cannot depend on the noise of a new batch. When one begins, every
     sender j gets a score, `cos(x_k, batch_j) + cos(x_k, past_j)`, where each cosine is the mean over the new messages
@@ -96,6 +97,8 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
     """Return a rule with memory; see `memory`."""
     if rule.trusts_own or rule.committee is not None or rule.graph is not None or rule.remembers_senders:
         raise UsageError("memory: needs a rule that hears all senders and nobody else, such as caf or rfa, behind it")
+    if rule.hides_shares:
+        raise UsageError("memory: needs a rule with known shares of the senders, not a plain function, behind it")
 
     def init(n: int, D: int) -> SenderMemory:
         none = jnp.zeros((n, D))

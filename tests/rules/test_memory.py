@@ -8,8 +8,8 @@ import pytest
 import jaxbyz as jb
 from jaxbyz.components import make_rule
 from jaxbyz.errors import UsageError
-from jaxbyz.rules import Receiver, senders_of
-from jaxbyz.rules.memory import alarm_threshold
+from jaxbyz.rules import Receiver, chain, clipping, from_function, senders_of
+from jaxbyz.rules.memory import alarm_threshold, memory
 
 K, F, D = 13, 3, 12
 WINDOW, FALSE_ALARMS = 20.0, 0.005
@@ -215,6 +215,11 @@ def test_unusable_messages_count_for_nothing():
 def test_rules_that_cannot_be_remembered_are_refused(name):
     with pytest.raises(UsageError, match="memory: needs a rule"):
         make_rule(name, K, F)
+
+
+def test_a_plain_function_has_no_shares_to_remember():
+    with pytest.raises(UsageError, match="known shares"):
+        memory(F)(chain(clipping(), from_function(lambda messages: messages[0])))
 
 
 def test_agents_that_are_absent_cannot_be_remembered():

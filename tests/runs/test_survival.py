@@ -126,14 +126,17 @@ def test_a_seed_that_diverges_does_not_stop_the_others(fragile, tmp_path, capsys
 
 
 EVERYDAY = ("decbyzpg",)
+RESUMED = [
+    pytest.param({"algorithm": name}, id=name, marks=() if name in EVERYDAY else pytest.mark.slow)
+    for name in algorithms.names()
+]
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [name if name in EVERYDAY else pytest.param(name, marks=pytest.mark.slow) for name in algorithms.names()],
+    "options", [*RESUMED, pytest.param({"byzantine": 1, "attack": "budget", "aggregator": "memory+rfa"}, id="memory")]
 )
-def test_a_resumed_run_equals_an_uninterrupted_one(algorithm, tmp_path):
-    config = resolve(**{**TINY, "algorithm": algorithm})
+def test_a_resumed_run_equals_an_uninterrupted_one(options, tmp_path):
+    config = resolve(**{**TINY, **options})
     reference = run(config)
     interrupted(config, tmp_path / "run", 3, every=3, number=signal.SIGINT)
     done, lines = resumed(tmp_path / "run")
