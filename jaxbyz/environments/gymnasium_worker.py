@@ -60,6 +60,7 @@ class Environments:
             while len(self.all) <= number:
                 self.all.append(self.make())
             observations[i] = np.reshape(self.all[number].reset(seed=int(seeds[i]))[0], size)
+        self.check_finite("observation", observations)
         return (observations,)
 
     def step(self, numbers: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -75,7 +76,16 @@ class Environments:
             self.begin(i)
             observation, rewards[i], terminated[i], truncated[i], _ = self.all[number].step(each[i])
             observations[i] = np.reshape(observation, size)
+        self.check_finite("observation", observations)
+        self.check_finite("reward", rewards)
         return observations, rewards, terminated, truncated
+
+    def check_finite(self, name: str, values: np.ndarray) -> None:
+        """Refuse NaN and infinite numbers, of which nothing can be learnt."""
+        finite = np.isfinite(values)
+        if not finite.all():
+            self.begin(int(np.argwhere(~finite)[0, 0]))
+            raise ValueError(f"its {name} is {values[~finite][0]}")
 
     def close(self) -> None:
         """Close all environments."""
