@@ -13,7 +13,7 @@ many episodes at a time as the federation has:
 - `sync`: gymnasium's `SyncVectorEnv` with random actions, in this process.
 
 A step is one call of `step` of an environment. The file has the steps per second of every round, and the median of
-their ratios to `random` and to the faster of `random` and `sync`, and with how many processes the last batch was played.
+their ratios to `random` and to the faster of `random` and `sync`, and how many processes played the last batch.
 """
 
 from __future__ import annotations
