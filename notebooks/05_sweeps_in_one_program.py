@@ -3,7 +3,7 @@
 #
 # A run is a pure function of a key. A sweep over seeds is therefore a `vmap`, and so is a sweep over any continuous
 # quantity, such as a step size or the strength of an attack. Attacks and rules are different programs, but one
-# `jit` can compile all of them together.
+# `jit` can compile all of them together. The notebook takes three minutes on two Xeon cores.
 
 # %%
 # %matplotlib inline

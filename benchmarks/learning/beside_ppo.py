@@ -5,9 +5,9 @@
 jaxbyz trains a single agent (`page-pg`) with the presets that use critics, 16 clipped steps per batch and Adam; their
 budgets are those below. Stable-Baselines3 takes the options of its RL zoo for the task, and as many environment steps
 as jaxbyz took on average. Both then play 100 episodes per seed with the most likely actions. The time is the processor
-time of training all seeds, which does not depend on the load of the machine: for jaxbyz that of a whole process that
-starts with nothing compiled, and of a second one; for the other that of `learn`. Writes
-benchmarks/results/beside_ppo.json.
+time of training all seeds, which depends less on the load of the machine than the time on the clock: for jaxbyz that
+of a whole process that starts with nothing compiled, and of a second one; for the other that of `learn`, with one
+thread. Writes benchmarks/results/beside_ppo.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SEEDS, EPISODES = 2, 100
+SEEDS, EPISODES = 3, 100
 TASKS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"preset": "general-discrete", "trajectories": 300},
     "Acrobot-v1": {"preset": "acrobot", "trajectories": 500},
@@ -62,7 +62,7 @@ def ours(task: str, folder: Path) -> dict[str, Any]:
     return {
         "options": options,
         "steps": int(steps.mean()),
-        "returns": returns.round(1).tolist(),
+        "returns": [round(float(one), 1) for one in returns],
         "cpu_seconds": seconds,
     }
 
@@ -71,6 +71,7 @@ def theirs(task: str, steps: int) -> dict[str, Any]:
     """Train and evaluate with Stable-Baselines3; runs in its own Python."""
     import numpy as np
     import stable_baselines3
+    import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
@@ -79,6 +80,7 @@ def theirs(task: str, steps: int) -> dict[str, Any]:
     def value(text: Any) -> Any:
         return (lambda left: left * float(text.split()[1])) if isinstance(text, str) else text
 
+    torch.set_num_threads(1)  # a second one would mostly wait, with networks of this size
     returns, seconds = [], []
     for seed in range(SEEDS):
         options = {name: value(text) for name, text in SB3[task].items()}

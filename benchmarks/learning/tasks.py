@@ -24,6 +24,7 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +70,7 @@ TASKS = {
     "reacher": Task("reacher", -5, 12800, 12800),
     "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 6400, 6400),
 }
+# The columns of the table, and after them the other attacks. "pooled" is one learner with the samples of all agents.
 ROWS: dict[str, dict[str, Any]] = {
     "avg-zero": {**ATTACKED, "attack": "avg-zero"},
     "random-action": {**ATTACKED, "attack": "random-action"},
@@ -79,6 +81,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "honest": {"agents": 13},
     "naive": {**ATTACKED, "attack": "avg-zero", "algorithm": "dec-page-pg"},
 }
+TABLE_ROWS = list(ROWS)
+OTHER_ATTACKS = (
+    "none", "alie", "coupled-alie", "drift", "turning-drift", "sign-flip", "reward-flip", "downhill", "scattered",
+    "budget", "discredit", "sleeper", "normalized", "opt-ipm",
+)  # fmt: skip
+POOLED = ATTACKED["agents"]
+ROWS |= {"pooled": {"algorithm": "page-pg"}} | {name: {**ATTACKED, "attack": name} for name in OTHER_ATTACKS}
 TARGET = "target of the task"
 POINTS = 50  # of every curve
 COLUMNS = 4  # of the picture
@@ -104,6 +113,9 @@ def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> l
         for row in rows
         if name_of(task_name, row, arguments) not in finished
     }
+    if (own := configs.get("pooled")) is not None:
+        many = {name: POOLED * getattr(own, name) for name in ("trajectories", "N", "B")}
+        configs["pooled"] = replace(own, **many)
     return batches_of_trainings(configs, arguments.together)
 
 
@@ -166,6 +178,8 @@ def write_row(
     from jaxbyz.report.statistics import window_averages
 
     task = TASKS[task_name]
+    if row == "pooled":
+        metrics = metrics | {"trajectories": metrics["trajectories"] / POOLED}
     end = np.linspace(0, metrics["trajectories"][:, -1].min(), POINTS + 1)[1:]
     curves = window_averages(metrics, np.maximum(end - max(100, end[0]), 0), end)
     record |= {
@@ -179,6 +193,7 @@ def write_row(
         "within": task.within,
         "reached": reached_at(end, curves, task.target),
         "final": [round(float(value), 3) for value in curves[:, -1]],
+        "byzantine_weight": round(float(np.nan_to_num(metrics["byzantine_weight"]).mean()), 4),
         "trajectories": [round(float(x), 1) for x in end],
         "return": [[round(float(value), 3) for value in curve] for curve in curves],
     }
@@ -265,11 +280,11 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
         reached = "" if record["reached"] is None else f", {record['reached']:.0f}"
         return f"{np.mean(record['final']):.{digits}f} ({min(record['final']):.{digits}f}){reached}".replace("-", "−")
 
-    lines = [f"| task | target | {' | '.join(ROWS)} |", "| --- " * (len(ROWS) + 2) + "|"]
+    lines = [f"| task | target | {' | '.join(TABLE_ROWS)} |", "| --- " * (len(TABLE_ROWS) + 2) + "|"]
     for name, task in TASKS.items():
         if any(key[0] == name for key in records):
             target = f"{task.target:g} within {task.within}".replace("-", "−")
-            lines.append(f"| {name} | {target} | {' | '.join(cell(name, row) for row in ROWS)} |")
+            lines.append(f"| {name} | {target} | {' | '.join(cell(name, row) for row in TABLE_ROWS)} |")
     return "\n".join(lines)
 
 
@@ -284,9 +299,9 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     for axes in grid.flat[len(names) :]:
         axes.remove()
     for axes, name in zip(grid.flat, names, strict=False):
-        shown = {row: records[name, row] for row in ROWS if (name, row) in records}
+        shown = {row: records[name, row] for row in TABLE_ROWS if (name, row) in records}
         for row, record in shown.items():
-            colour = COLOURS[list(ROWS).index(row)]
+            colour = COLOURS[TABLE_ROWS.index(row)]
             curves = np.array(record["return"])
             shown_curves = curves if row in WITH_SPREAD else curves.mean(axis=0, keepdims=True)
             draw_curve(axes, np.array(record["trajectories"]), shown_curves, row, color=colour)
@@ -299,7 +314,7 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
     for axes in grid.flat[len(names) - columns : len(names)]:  # the lowest panel of every column
         axes.set_xlabel("trajectories per agent", fontsize=9)
     drawing.supylabel("honest return", fontsize=9)
-    legend_below(drawing, COLUMNS, order=[*ROWS, TARGET])
+    legend_below(drawing, COLUMNS, order=[*TABLE_ROWS, TARGET])
     counted = seeds_text([len(record["seeds"]) for record in records.values()])
     drawing.suptitle(
         f"13 agents, 3 of them Byzantine; mean over {counted}, standard deviation of {' and '.join(WITH_SPREAD)}",
@@ -311,7 +326,7 @@ def draw(records: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="tasks (default: all)")
-    parser.add_argument("--rows", default=",".join(ROWS), help="rows of the table, separated by commas")
+    parser.add_argument("--rows", default=",".join(TABLE_ROWS), help="rows of the table, separated by commas")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--trajectories", type=int, help="per agent (default: the budget of the task)")

@@ -235,11 +235,19 @@ def make_reporter(
     return PeriodicEvaluation(config, every, episodes, folder=arguments.out, reporter=group)
 
 
-def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment], chosen: str | None = None) -> int:
-    """Train, print the results and what was chosen for the run, and return the exit code.
+def run_and_report(
+    arguments: argparse.Namespace, train: Callable[[], Experiment], planned: int, chosen: str | None = None
+) -> int:
+    """Train, print the results, whether `--stop-at` ended the run, and what was chosen for it; return the exit code.
 
     The codes are 0 for success, 3 if honest agents of a seed became non-finite, and 128 + the signal's number if a
     signal stopped the run.
+
+    Args:
+        arguments: those of `add_run_options`, and the folder `out`.
+        train: trains and returns the results.
+        planned: the trajectories per agent that the run was asked for.
+        chosen: what was chosen for the run, and why; by default its components.
     """
     from jaxbyz.runs.loop import Interrupted
 
@@ -255,6 +263,10 @@ def run_and_report(arguments: argparse.Namespace, train: Callable[[], Experiment
         if not arguments.distributed:
             raise
         _exit_after_lost_process(arguments, error)
+    if experiment.config.trajectories < planned and not arguments.quiet:
+        print_message(
+            f"--stop-at ended the run after {experiment.config.trajectories} of {planned} trajectories per agent"
+        )
     _print_results(experiment, arguments, time.monotonic() - started, chosen)
     if experiment.finite:
         return 0

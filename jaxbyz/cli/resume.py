@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxbyz.cli import common
+
+if TYPE_CHECKING:
+    from jaxbyz.runs.loop import Experiment
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = common.run_settings(arguments)
     if is_first_process():
         settings |= {"log": common.print_message, "quiet": arguments.quiet}
-    if total is None:
-        return common.run_and_report(arguments, lambda: resume(arguments.out, reporter, **settings))
-    return common.run_and_report(arguments, lambda: extend(arguments.out, total, reporter, **settings))
+
+    def train() -> Experiment:
+        if total is None:
+            return resume(arguments.out, reporter, **settings)
+        return extend(arguments.out, total, reporter, **settings)
+
+    return common.run_and_report(arguments, train, config.trajectories)

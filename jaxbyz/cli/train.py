@@ -71,8 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.out = str(_default_folder(config, arguments.name))
     reporter, settings = common.make_reporter(config, arguments, messages, **labels), common.run_settings(arguments)
     return common.run_and_report(
-        arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels), str(choice)
-    )
+        arguments, lambda: run_config(config, arguments.out, reporter, **settings, **labels), config.trajectories,
+        str(choice),
+    )  # fmt: skip
 
 
 def _default_folder(config: Config, name: str | None) -> Path:

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxbyz.errors import UsageError
 from jaxbyz.report.intervals import FEWEST_FOR_INTERVAL, bootstrap_mean
-from jaxbyz.report.plots import figure, line_options, place_legend, plain_text, seeds_text, with_texts
-from jaxbyz.report.result_table import method_names, option_value, result_table
+from jaxbyz.report.plots import DASH_PATTERNS, figure, line_options, place_legend, plain_text, seeds_text, with_texts
+from jaxbyz.report.result_table import METHOD_OPTIONS, method_names, option_value, result_table
 from jaxbyz.report.runs import METRIC_LABELS, FinishedRun, check_metric, setting
 from jaxbyz.report.styles import styles
 
@@ -28,7 +28,8 @@ def final_against_option(
 ) -> Any:
     """Draw the final value of a metric against an option: mean over seeds with 95 % bootstrap intervals.
 
-    Every method has a line, with all other options in which the runs differ. There is no interval below five seeds.
+    Every method has a line, with all other options in which the runs differ. Lines from method to method are grey,
+    because colours stand for methods. There is no interval below five seeds.
 
     Args:
         runs: the runs, all in the same environment.
@@ -49,13 +50,19 @@ def final_against_option(
     drawing, axes = figure(width=7.4, paper=paper)
     row_styles = dict(zip(names, styles(runs, varying=x), strict=True))
     for number, (name, cells) in enumerate(zip(table.rows, table.cells, strict=True)):
+        line = line_options(row_styles[name])
+        if x in METHOD_OPTIONS:
+            line |= {
+                "color": str(0.6 * number / len(table.rows)),
+                "linestyle": DASH_PATTERNS[number % len(DASH_PATTERNS)],
+            }
         known = [(place, bootstrap_mean(cell.values)) for place, cell in zip(places, cells, strict=True) if cell]
         mean, low, high = np.array([estimate for _, estimate in known]).T
         beside = DODGE * (number - (len(table.rows) - 1) / 2)
         axes.errorbar(
             _moved(np.array([place for place, _ in known]), beside, places, logarithmic), mean,
             yerr=np.fmax([mean - low, high - mean], 0), label=plain_text(name), marker="o",
-            markersize=4, capsize=3, linewidth=1.5, elinewidth=1, **line_options(row_styles[name]),
+            markersize=4, capsize=3, linewidth=1.5, elinewidth=1, **line,
         )  # fmt: skip
     if logarithmic:
         axes.set_xscale("log")

@@ -78,13 +78,17 @@ def check_metric(run: FinishedRun, metric: str) -> None:
 
 
 def differing_options(runs: Sequence[FinishedRun], without: Collection[str] = ()) -> list[str]:
-    """Return the options in which runs differ, except some."""
-    return [name for name in FIELDS if name not in without and len({getattr(run.config, name) for run in runs}) > 1]
+    """Return the options in which runs differ, except some, and except an `eta_end` that follows from `eta`."""
+    different = [name for name in FIELDS if len({getattr(run.config, name) for run in runs}) > 1]
+    if len({run.config.eta_end and round(run.config.eta_end / run.config.eta, 9) for run in runs}) == 1:
+        different = [name for name in different if name != "eta_end"]
+    return [name for name in different if name not in without]
 
 
 def assignments(run: FinishedRun, names: Sequence[str]) -> list[str]:
     """Return the values of options of a run, as `eta=0.01`."""
-    return [f"{name}={getattr(run.config, name)}" for name in names]
+    values = {name: getattr(run.config, name) for name in names}
+    return [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()]
 
 
 # Options that `labels` words itself, or that do not make a run a different experiment.

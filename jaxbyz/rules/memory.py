@@ -43,6 +43,7 @@ class SenderMemory(NamedTuple):
         remaining: `[n]`, the least number of batches for which a sender stays excluded.
         excluded: `[n]`, which senders do not count.
         spread: `[2]`, the discounted sum of the standard deviations of earlier scores, and that of as many ones.
+        likeness: `[n, n]`, the discounted sum of the cosines between what two senders sent in the same batch.
         inner: the state of the rule that gives the weights.
     """
 
@@ -53,6 +54,7 @@ class SenderMemory(NamedTuple):
     remaining: Float[Array, " n"]
     excluded: Bool[Array, " n"]
     spread: Float[Array, " 2"]
+    likeness: Float[Array, "n n"]
     inner: RuleState
 
 
@@ -99,7 +101,7 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         none = jnp.zeros((n, D))
         return SenderMemory(
             none, none, jnp.ones(n), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n, bool), jnp.zeros(2),
-            rule.init(n, D),
+            jnp.zeros((n, n)), rule.init(n, D),
         )  # fmt: skip
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: SenderMemory) -> Outcome:
@@ -112,7 +114,9 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
         history = jnp.where(state.excluded[:, None], peers, history)
         outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
-        share = normalised(outcome.shares[0] / crowds(history), counted)[None]
+        votes = jnp.where(counted, votes_of_groups((state.likeness + cosines(batch)) / (state.spread[1] + 1.0), f), 0.0)
+        most = votes / jnp.sum(jnp.sort(votes)[f:])
+        share = capped(normalised(outcome.shares[0] * votes, counted), most)[None]
         after = state._replace(batch=jax.lax.stop_gradient(batch), inner=outcome.state)
         return Outcome(mix(share, sent), share, after)
 
@@ -202,6 +206,7 @@ def _begin_batch(
     return state._replace(
         past=past,
         spread=spread,
+        likeness=beta * state.likeness + cosines(state.batch),
         batch=jnp.zeros_like(past),
         trust=trust,
         strikes=strikes + caught,
@@ -231,18 +236,49 @@ def agreement_scores(
     return jnp.sum(jnp.where(inside, ordered, 0.0), axis=0) / jnp.maximum(jnp.sum(inside, axis=0), 1)
 
 
-def crowds(history: Float[Array, "n D"]) -> Float[Array, " n"]:
-    """Return how many senders say the same as each sender, itself included.
+def votes_of_groups(likeness: Float[Array, "n n"], byzantine: int) -> Float[Array, " n"]:
+    """Return the vote of each sender, smaller if others send what it sends.
 
-    It is the sum of e², where e is the cosine between the histories of two senders as far as it exceeds the median m of
-    all pairs: (cos − m)/(1 − m), or 0.
+    A group of m senders that are alike has at least m − f honest senders, and at least one vote: each of them has the
+    vote max(m − f, 1)/m. The size of the group of a sender is 1 plus how alike every other one is, between 0 and 1.
+    With the likeness c of two senders, the median c₀ of all pairs and their robust standard deviation s, this is the
+    larger one of ((c − c₀)/(1 − c₀))² and (c − c₀)/3s − 1: senders are alike if they send the same, or if they are
+    more often on the same side than noise explains.
+
+    Args:
+        likeness: the mean cosine between what two senders send in the same batch.
+        byzantine: f.
     """
-    n, units = history.shape[0], _units(history)
-    cosines = jnp.matmul(units, units.T, precision=jax.lax.Precision.HIGHEST)
-    others = ~jnp.eye(n, dtype=bool)
-    usual = jnp.clip(jnp.nanmedian(jnp.where(others, cosines, jnp.nan)), 0.0, 0.99) if n > 1 else 0.0
-    excess = jnp.clip((cosines - usual) / (1.0 - usual), 0.0, 1.0)
-    return 1.0 + jnp.sum(jnp.where(others, excess * excess, 0.0), axis=1)
+    n = likeness.shape[0]
+    pairs = likeness[jnp.triu_indices(n, 1)]
+    if n < 3:
+        return jnp.ones(n)
+    usual = jnp.clip(jnp.median(pairs), 0.0, 0.99)
+    excess = likeness - usual
+    spread = 3.0 * robust_deviation(pairs - usual)
+    same = jnp.square(jnp.clip(excess / (1.0 - usual), 0.0, 1.0))
+    often = jnp.clip(excess / jnp.where(spread > 0, spread, jnp.inf) - 1.0, 0.0, 1.0)
+    alike = jnp.where(jnp.eye(n, dtype=bool), 1.0, jnp.maximum(same, often))
+    size = jnp.sum(alike, axis=1)
+    return jnp.maximum(size - byzantine, 1.0) / size
+
+
+def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Bound shares, and give what is cut off to the others in proportion to theirs: `min(most, λ·shares)` with sum 1.
+
+    Args:
+        shares: shares with sum 1.
+        most: the largest allowed share of each; if their sum is below 1, the result is in proportion to them.
+    """
+    reached = jnp.where(shares > 0, most / jnp.where(shares > 0, shares, 1.0), jnp.inf)  # λ at which each is bounded
+    order = jnp.argsort(reached)
+    bounded = jnp.cumsum(most[order]) - most[order]  # by those before it
+    free = jnp.cumsum(shares[order][::-1])[::-1]  # the shares of itself and those after it
+    scale = (1.0 - bounded) / jnp.where(free > 0, free, 1.0)
+    fits = (scale <= reached[order]) & (free > 0)
+    found = jnp.where(jnp.any(fits), scale[jnp.argmax(fits)], jnp.inf)
+    limited = jnp.where(shares > 0, jnp.minimum(most, found * jnp.where(shares > 0, shares, 1.0)), 0.0)
+    return normalised(limited, limited > 0)
 
 
 def robust_deviation(differences: Float[Array, " n"]) -> Float[Array, ""]:
@@ -255,6 +291,12 @@ def _lowest_of(score: Array, candidates: Array, places: Array) -> Bool[Array, " 
     """Tell which candidates have the lowest scores, for as many as there are places."""
     order = jnp.argsort(jnp.argsort(jnp.where(candidates, score, jnp.inf)))
     return candidates & (order < places)
+
+
+def cosines(vectors: Float[Array, "n D"]) -> Float[Array, "n n"]:
+    """Return the cosines between vectors; those with a zero vector are 0."""
+    units = _units(vectors)
+    return jnp.matmul(units, units.T, precision=jax.lax.Precision.HIGHEST)
 
 
 def _units(vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:

@@ -85,7 +85,9 @@ class Lines:
         if now - self.last < self.every and progress.iteration < progress.iterations:
             return
         self.last = now
-        time_used = f"{now - self.started:.0f} s" if pace is None else f"{pace[0]:,.0f} steps/s, {pace[1]:.0f} s left"
+        time_used = (
+            f"{now - self.started:.0f} s so far" if pace is None else f"{pace[0]:,.0f} steps/s, {pace[1]:.0f} s left"
+        )
         more = "" if self.more is None else f"; sweep: {self.more(progress)}"
         print(
             f"{progress.trajectories} of {max(self.total, progress.trajectories)} trajectories per agent, "

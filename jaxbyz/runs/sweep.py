@@ -109,15 +109,18 @@ def load_sweep(path: str | Path) -> Sweep:
             f"{path}: {misplaced[0]} is an option of the runs: write it below [fixed], or as a list below [grid]"
         )
     file = read_toml(Path(path), SweepFile)
-    for name in (*file.fixed, *file.grid):
+    fixed, grid = (
+        {name.replace("-", "_"): value for name, value in table.items()} for table in (file.fixed, file.grid)
+    )
+    for name in (*fixed, *grid):
         if name not in FIELDS and name != "preset":
             resolve(**{name: None})  # raises, and names the nearest option
-        if name in file.fixed and name in file.grid:
+        if name in fixed and name in grid:
             raise UsageError(f"{path}: {name} is in [fixed] and in [grid]; name it in one of them")
-        if not file.grid.get(name, True):
+        if not grid.get(name, True):
             raise UsageError(f"{path}: grid.{name} must be a list of at least one value")
     try:
-        members = dict(_members(path, file.fixed, file.grid))
+        members = dict(_members(path, fixed, grid))
     except UsageError:
         raise
     except ValueError as error:  # a number with thousands of digits cannot be part of a name
@@ -199,7 +202,7 @@ def run_sweep(
     for number, (names, largest) in enumerate(batches, start=1):
         left.begin(names)
         if not quiet:
-            others = f" and {len(names) - 1} others side by side" if len(names) > 1 else ""
+            others = f", side by side with {len(names) - 1} more" if len(names) > 1 else ""
             log(f"[{number}/{len(batches)}] {names[0]}{others}")
 
         def alone(name: str, left: WorkLeft = left) -> MemberResult:

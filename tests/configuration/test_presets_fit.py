@@ -63,7 +63,7 @@ def test_the_first_line_says_what_was_chosen(env, algorithm, first, capsys, monk
             pass
 
     monkeypatch.setattr("jaxbyz.runs.run.run", start)
-    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train, chosen: train() or 0)
+    monkeypatch.setattr("jaxbyz.cli.common.run_and_report", lambda arguments, train, *_: train() or 0)
     options = ["--byzantine", "1", "--attack", "avg-zero"]
     assert main(["train", "--env", env, "--algorithm", algorithm, *options, *TINY]) == 0
     assert capsys.readouterr().err.splitlines()[0] == f"jaxbyz: {first}"

@@ -26,7 +26,7 @@ from jaxbyz.report.heatmaps import heatmap, trust
 from jaxbyz.report.html_report import fill_template, report_data, write_report
 from jaxbyz.report.intervals import interquartile_mean, stratified_iqm
 from jaxbyz.report.option_lines import final_against_option
-from jaxbyz.report.result_table import result_table
+from jaxbyz.report.result_table import method_names, result_table
 from jaxbyz.report.runs import METRIC_LABELS, labels, load_runs, setting, shares_over_time, training_command
 from jaxbyz.report.statistics import (
     failure_level,
@@ -321,6 +321,18 @@ def test_a_table_has_any_two_options(runs, folders):
     least, greatest = axes.get_ylim()
     assert least < final_mean(folders[0]).mean() < greatest
     assert axes.get_legend_handles_labels()[1] == ["decbyzpg · rfa", "decbyzpg · krum"]
+    decaying = [
+        with_options(eta=eta, eta_end=eta / 30, aggregator=rule) for eta in (0.1, 0.01) for rule in ("rfa", "krum")
+    ]
+    assert result_table(decaying, x="eta", y="aggregator").cells[1][1] is not None
+    assert method_names(decaying, without="eta") == ["decbyzpg · rfa", "decbyzpg · krum"] * 2
+    assert labels(decaying) == ["rfa, eta=0.1", "krum, eta=0.1", "rfa, eta=0.01", "krum, eta=0.01"]
+    one_end = [with_options(eta=eta, eta_end=0.001) for eta in (0.1, 0.01)]
+    assert labels(one_end) == ["eta=0.1", "eta=0.01"]
+    (axes,) = final_against_option(decaying, "aggregator").axes
+    assert len({line.get_color() for line in axes.lines}) == 2 and all(
+        float(line.get_color()) < 1 for line in axes.lines
+    )
     with pytest.raises(UsageError, match="all runs have kappa 2"):
         final_against_option(grid, "kappa")
 

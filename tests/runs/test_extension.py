@@ -151,8 +151,8 @@ def test_a_run_can_end_earlier_than_planned(tmp_path, decaying):
 
 def test_a_run_ends_when_its_return_reaches_a_number(tmp_path, capsys):
     words = "--agents 3 --N 50 --B 50 --p 1 --horizon 20 --hidden 4 --trajectories 2000 --baseline none --epochs 1"
-    out = ["--out", str(tmp_path / "run"), "--quiet"]
-    assert main(["train", *words.split(), "--stop-at", "5", *out]) == 0
+    assert main(["train", *words.split(), "--stop-at", "5", "--out", str(tmp_path / "run")]) == 0
+    assert "--stop-at ended the run after 1000 of 2000 trajectories per agent" in capsys.readouterr().err
     stopped = jb.load_run(tmp_path / "run")
     assert stopped.finished and stopped.metrics["trajectories"][0, -1] == stopped.config.trajectories == 1000
     assert_same_run(stopped, run(stopped.config))

@@ -89,7 +89,7 @@ def test_progress_in_plain_lines(capsys):
     printed = capsys.readouterr().err.splitlines()
     assert printed[0].startswith("compiling")
     # The first line has no pace, because its time includes compilation.
-    assert printed[1] == "40 of 100 trajectories per agent, return 17.2, 0 s"
+    assert printed[1] == "40 of 100 trajectories per agent, return 17.2, 0 s so far"
     assert printed[2].startswith("100 of 100 trajectories per agent, return 20.0, ")
     assert "steps/s" in printed[2] and printed[2].endswith(" 0 s left")
     assert max(map(len, printed)) <= 80

@@ -53,6 +53,8 @@ def test_members_are_the_grid(file):
     ]  # fmt: skip
     assert sweep.members["seed=7,kappa=2"]["hidden"] == [3] and sweep.checkpoint_every == 2
     assert resolve(**sweep.members["seed=7,kappa=2"]).kappa == "2"
+    file.write_text(FILE.replace("attack =", "clip-norm = 1.0\nattack ="))  # as on the command line
+    assert load_sweep(file).members["seed=7,kappa=2"]["clip_norm"] == 1.0
 
 
 def test_names_are_readable_and_safe():
