@@ -41,21 +41,21 @@ test-slow: setup
 # Comparisons with other programs, each installed in its own environment.
 # Box2D is built from its source and needs a C++ compiler (Debian: apt-get install g++). The package swig is a script
 # that imports itself, which it cannot do inside pip's isolated build, so the build uses this environment.
-$(VENV)-box2d/.installed: pyproject.toml
+$(VENV)-box2d/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-box2d
 	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check 'setuptools<81' wheel swig
 	PATH=$(CURDIR)/$(VENV)-box2d/bin:$$PATH $(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check \
 		--no-build-isolation gymnasium==1.3.0 box2d-py==2.3.8 pygame==2.6.1
-	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check -e '.[gymnasium,test]'
+	$(VENV)-box2d/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gymnasium,test]'
 	touch $@
 
 test-box2d: setup $(VENV)-box2d/.installed
 	JAXBYZ_BOX2D_PYTHON=$(CURDIR)/$(VENV)-box2d/bin/python $(BIN)/python -m pytest -m live tests/environments/test_lunar_lander.py
 	$(VENV)-box2d/bin/python -m pytest --timeout 3600 -m live -s -k LunarLander tests/environments/test_gymnasium_live.py
 
-$(VENV)-mujoco/.installed: pyproject.toml
+$(VENV)-mujoco/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-mujoco
-	$(VENV)-mujoco/bin/pip install --quiet --disable-pip-version-check gymnasium==1.4.0 mujoco==3.17.0 imageio packaging \
+	$(VENV)-mujoco/bin/pip install --quiet --disable-pip-version-check -c constraints.txt mujoco==3.17.0 imageio \
 		-e '.[gymnasium,test]'
 	touch $@
 

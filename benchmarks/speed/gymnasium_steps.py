@@ -12,7 +12,8 @@ many episodes at a time as the federation has:
   episode that has ended is followed by the next one;
 - `sync`: gymnasium's `SyncVectorEnv` with random actions, in this process.
 
-A step is one call of `step` of an environment. The file has the steps per second of every round.
+A step is one call of `step` of an environment. The file has the steps per second of every round, and the median of
+their ratios to `random` and to the faster of `random` and `sync`, and how many processes played the last batch.
 """
 
 from __future__ import annotations
@@ -115,9 +116,14 @@ def measure(task: str, rounds: int) -> dict[str, Any]:
         for name, work in ways.items():
             found[name].append(counter.per_second(work))
     vector.close()
-    ratios = {name: statistics.median(np.array(found[name]) / found["random"]) for name in ("training", "sampling")}
+    fastest = np.maximum(found["random"], found["sync"])
+    ratios = {
+        f"{name} to {base}": statistics.median(np.array(found[name]) / speeds)
+        for name in ("training", "sampling")
+        for base, speeds in (("random", found["random"]), ("the fastest", fastest))
+    }
     print(task, {name: round(statistics.median(values)) for name, values in found.items()}, ratios, flush=True)
-    return {"episodes": lanes, "env_param": config.env_param, "steps_per_second": found, "ratio_to_random": ratios}
+    return {"episodes": lanes, "processes": host._count, "steps_per_second": found, "ratios": ratios}
 
 
 def main() -> None:

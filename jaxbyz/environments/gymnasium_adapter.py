@@ -44,7 +44,7 @@ def gymnasium_environment(
     Args:
         environment: a name that is registered with gymnasium, also as `"module:Name-v0"`; or a function that returns a
             new environment.
-        workers: the number of processes; by default one per core.
+        workers: the number of processes; by default one per core or a single one, whichever plays a batch faster.
         timeout: how many seconds a call of the environment may take.
         **options: passed to `gymnasium.make`, or to the function.
 
@@ -52,8 +52,9 @@ def gymnasium_environment(
         UsageError: if the environment is unknown, cannot be made, or has spaces that are not supported.
     """
     name = environment if isinstance(environment, str) else getattr(environment, "__name__", "environment")
-    workers = available_cores() if workers is None else workers
-    check_value("workers", workers, type(workers) is int and workers >= 1, "a whole number of at least 1")
+    check_value(
+        "workers", workers, workers is None or (type(workers) is int and workers >= 1), "a whole number of at least 1"
+    )
     check_value("timeout", timeout, not isinstance(timeout, str | bool) and timeout > 0, "a positive number of seconds")
     make = partial(_maker(environment), **options)
     probe = _probe(name, make)
@@ -61,7 +62,7 @@ def gymnasium_environment(
     shape, kind, to_vector, scales = _observation_space(name, probe.observation_space)
     sent = 1 if kind == "int32" else max(1, math.prod(shape))
     setup = Setup(make, kind, sent, actions.discrete, actions.shape, str(probe.action_space.dtype))
-    host = HostEpisodes(PREFIX + name, setup, workers, float(timeout))
+    host = HostEpisodes(PREFIX + name, setup, (workers,) if workers else (available_cores(), 1), float(timeout))
     unclipped = type(probe.unwrapped).__module__.startswith(_CHARGE_UNCLIPPED)
     limit = getattr(probe.spec, "max_episode_steps", None)
     probe.close()
@@ -132,6 +133,9 @@ def _probe(name: str, make: Callable[[], Any]) -> Any:
         raise UsageError(f"env={PREFIX}{name}: cannot be made ({type(error).__name__}: {first_line(error)})") from error
     if not isinstance(probe, gymnasium.Env):
         raise UsageError(f"env={PREFIX}{name}: is a {type(probe).__name__}, and must be a gymnasium.Env")
+    for each in ("observation_space", "action_space"):
+        if not hasattr(probe, each):
+            raise UsageError(f"env={PREFIX}{name}: has no {each}, which a gymnasium.Env must define")
     return probe
 
 

@@ -10,9 +10,12 @@ with two numbers: how many calls were begun so far, and the position of the last
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import signal
 import sys
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,6 +27,21 @@ PROGRESS_BYTES = 16
 def progress_array(descriptor: int) -> np.ndarray:
     """Return the two numbers in the file of the progress, which both processes see."""
     return np.frombuffer(mmap.mmap(descriptor, PROGRESS_BYTES), np.int64)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Discard what is printed, also by libraries in C: MuJoCo repeats its warnings for every copy of a model."""
+    kept = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
+    with open(os.devnull, "w") as nowhere:
+        for descriptor, _ in kept:
+            os.dup2(nowhere.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        for descriptor, copy in kept:
+            os.dup2(copy, descriptor)
+            os.close(copy)
 
 
 class Environments:
@@ -58,8 +76,10 @@ class Environments:
         for i, number in enumerate(numbers.tolist()):
             self.begin(i)
             while len(self.all) <= number:
-                self.all.append(self.make())
+                with silence() if self.all else contextlib.nullcontext():
+                    self.all.append(self.make())
             observations[i] = np.reshape(self.all[number].reset(seed=int(seeds[i]))[0], size)
+        self.check_finite("observation", observations)
         return (observations,)
 
     def step(self, numbers: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -75,7 +95,16 @@ class Environments:
             self.begin(i)
             observation, rewards[i], terminated[i], truncated[i], _ = self.all[number].step(each[i])
             observations[i] = np.reshape(observation, size)
+        self.check_finite("observation", observations)
+        self.check_finite("reward", rewards)
         return observations, rewards, terminated, truncated
+
+    def check_finite(self, name: str, values: np.ndarray) -> None:
+        """Refuse NaN and infinite numbers, of which nothing can be learnt."""
+        finite = np.isfinite(values)
+        if not finite.all():
+            self.begin(int(np.argwhere(~finite)[0, 0]))
+            raise ValueError(f"its {name} is {values[~finite][0]}")
 
     def close(self) -> None:
         """Close all environments."""

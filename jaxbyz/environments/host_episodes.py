@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import math
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from multiprocessing import Pipe
@@ -31,6 +33,7 @@ from jaxbyz.errors import UsageError
 
 TICKET = jax.ShapeDtypeStruct((2,), jnp.int32)
 STARTING_SECONDS, CLOSING_SECONDS = 120.0, 5.0  # of a process
+TRIAL_SECONDS = 0.05  # how long a step of all episodes may take when fewer processes are tried
 NOBODY = -1  # the agent of an episode that belongs to none, such as that of an evaluation
 
 
@@ -74,17 +77,19 @@ class HostEpisodes:
     Args:
         name: of the environment, for messages.
         setup: what the processes need to know.
-        workers: the number of processes.
+        workers: the number of processes; of several numbers, from the largest on, that which steps a batch fastest.
         timeout: how many seconds an environment may take to answer.
     """
 
-    def __init__(self, name: str, setup: Setup, workers: int, timeout: float):
+    def __init__(self, name: str, setup: Setup, workers: tuple[int, ...], timeout: float):
         import cloudpickle
 
         self.name, self.timeout, self.setup = name, timeout, setup
         self._pickled = cloudpickle.dumps(tuple(setup))
         self._processes: list[_Process] = []
-        self._count = workers
+        self._count, self._choices = workers[0], workers
+        self._measured: dict[tuple[int, int], float] = {}  # by episodes and processes: seconds per step of one episode
+        self._batch, self._spent = (0, 0), np.zeros(2)  # what is played: episodes and processes; seconds and steps
         self._lock = threading.Lock()
         self._failure: EnvironmentFailure | None = None
         self._free: list[int] = []  # a heap of environments that play no episode
@@ -130,6 +135,8 @@ class HostEpisodes:
         batch, n = seeds.shape, seeds.size
         episodes = np.arange(n) % (batch[-1] if batch else 1)
         with self._lock:
+            if len(self._free) == len(self._ended):
+                self._choose_processes(n)
             self._make_room(n)
             chosen = np.array([heapq.heappop(self._free) for _ in range(n)])
             self._whose[chosen] = np.stack([agents.ravel(), episodes], axis=1)
@@ -144,7 +151,9 @@ class HostEpisodes:
         with self._lock:
             running = np.flatnonzero(self._ended[chosen] == ended_before)
             own_actions = actions.reshape(len(chosen), *actions.shape[len(batch) :])[running]
+            begun = time.perf_counter()
             answer = self._ask("step", chosen[running], own_actions) if len(running) else None
+            self._spent += time.perf_counter() - begun, len(running)
             if answer is not None:
                 over = answer[2] | answer[3]
                 self._end_episodes(chosen[running][over])
@@ -159,9 +168,25 @@ class HostEpisodes:
             self._end_episodes(chosen[self._ended[chosen] == ended_before])
         return ()
 
+    def _choose_processes(self, n: int) -> None:
+        """Choose how many processes step the next n episodes: a number that was not tried yet, or the fastest.
+
+        Each step waits for the slowest process, so that one process is faster than one per core if a step is short and
+        other programs use the cores. Where fewer processes could take long, they are not tried.
+        """
+        if self._spent.all():
+            seconds, steps = self._spent.tolist()
+            self._measured[self._batch] = seconds / steps
+        most = self._choices[0]
+        long = self._measured.get((n, most), 0.0) * n * most > TRIAL_SECONDS
+        self._count = min(self._choices, key=lambda count: self._measured.get((n, count), math.inf if long else 0.0))
+        self._batch, self._spent = (n, self._count), np.zeros(2)
+
     def _make_room(self, n: int) -> None:
         """Let n environments be free. Processes make an environment when it plays its first episode."""
-        count, missing = len(self._ended), max(0, n - len(self._free))
+        count, missing = len(self._ended), n - len(self._free)
+        if missing <= 0:
+            return
         self._free += range(count, count + missing)  # larger than all others, so that the heap stays one
         self._ended = np.pad(self._ended, (0, missing))
         self._whose = np.pad(self._whose, ((0, missing), (0, 0)))
@@ -185,7 +210,7 @@ class HostEpisodes:
         self._start_processes()
         owner = chosen % self._count
         parts = [np.flatnonzero(owner == number) for number in range(self._count)]
-        asked = [(process, part) for process, part in zip(self._processes, parts, strict=True) if len(part)]
+        asked = [(process, part) for process, part in zip(self._processes, parts, strict=False) if len(part)]
         part = parts[0]
         try:
             for process, part in asked:

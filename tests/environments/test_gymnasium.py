@@ -16,8 +16,9 @@ from gymnasium_tasks import Look
 import jaxbyz as jb
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.attacks.base import Interference
-from jaxbyz.environments import EnvironmentFailure, check_episodes
+from jaxbyz.environments import EnvironmentFailure, check_episodes, gymnasium_adapter, gymnasium_worker, host_episodes
 from jaxbyz.errors import UsageError
+from jaxbyz.policies import gru_policy, initial_carry, respond
 from jaxbyz.sampling.rollout import collect
 
 A, M = 3, 4
@@ -81,9 +82,42 @@ def test_episodes_are_those_of_gymnasium(name):
     check_episodes(env)
 
 
-def test_the_number_of_processes_changes_nothing():
-    one, many = play(environment(workers=1)), play(environment(workers=3))
-    jax.tree.map(np.testing.assert_array_equal, one, many)
+def test_the_number_of_processes_changes_nothing_and_the_fastest_is_kept(monkeypatch):
+    monkeypatch.setattr(gymnasium_adapter, "available_cores", lambda: 3)
+    monkeypatch.setattr(host_episodes, "TRIAL_SECONDS", np.inf)
+    host, n = (env := jb.gymnasium_environment("Walk-v0")).host, A * M
+    for seed, count in enumerate((3, 1)):
+        jax.tree.map(np.testing.assert_array_equal, play(env, seed=seed), play(environment(), seed=seed))
+        assert host._count == count
+
+    def chosen(measured):
+        host._measured, host._spent[:] = measured, 0.0
+        host._choose_processes(n)
+        return host._count
+
+    assert chosen({(n, 3): 1.0, (n, 1): 2.0}) == 3 and chosen({(n, 3): 2.0, (n, 1): 1.0}) == 1
+    monkeypatch.setattr(host_episodes, "TRIAL_SECONDS", 1.0)
+    assert chosen({(n, 3): 0.1}) == 3 and chosen({(n, 3): 0.01}) == 1
+
+
+def test_a_memory_lasts_for_an_episode():
+    env = environment()
+    policy = gru_policy(env, (4,))
+    parameters = jax.vmap(policy.init)(jax.random.split(jax.random.key(1), A))
+    episodes = jax.jit(lambda key: collect(env, policy, parameters, jax.random.split(key, A), M, 20))(jax.random.key(0))
+    episodes, tree = jax.tree.map(np.asarray, episodes), policy.unravel(parameters[-1])
+
+    @jax.jit
+    def step(carry, observation, action):
+        carry, distribution = respond(policy, tree, carry, observation[:, None])
+        return carry, policy.log_prob(distribution, action[None])[0]
+
+    alive, carry = episodes.alive[:, -1, :, -1], initial_carry(policy, 1)
+    seen = np.moveaxis(episodes.observations[:, -1, :, :, -1], 1, 2)[alive], episodes.actions[:, -1, :, -1][alive]
+    assert alive.sum() > 2
+    for observation, action, found in zip(*seen, episodes.log_probs[:, -1, :, -1][alive], strict=True):
+        carry, log_prob = step(carry, observation, action)
+        np.testing.assert_allclose(found, log_prob, atol=1e-5)
 
 
 def test_actions_are_held_and_observations_scaled():
@@ -182,6 +216,7 @@ def test_other_spaces_are_refused(observations, actions, message):
         (lambda: environment(workers=0), "workers=0: must be a whole number of at least 1"),
         (lambda: environment(timeout=0), "timeout=0: must be a positive number"),
         (lambda: jb.gymnasium_environment(dict), "is a dict, and must be a gymnasium.Env"),
+        (lambda: jb.gymnasium_environment(gymnasium.Env), "has no observation_space, which .* must define"),
         (lambda: jb.gymnasium_environment(gymnasium.make("Walk-v0")), "a function that returns a new environment"),
         (lambda: jb.build(jb.resolve(env="gymnasium:Walk-v0", env_spread="step_size=0.1")), "only environments in JAX"),
         (lambda: jb.build(jb.resolve(env="gymnasium:Walk-v0", p=1.0, audit=0.1)), "only episodes in JAX can"),
@@ -216,6 +251,19 @@ def test_a_failure_is_told_with_agent_and_episode_and_the_next_episodes_are_play
         check_episodes(env)
     jax.tree.map(np.testing.assert_array_equal, play(env), play(environment()))
     check_episodes(env)
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    progress, two = np.zeros(2, np.int64), np.arange(2)
+    walks = gymnasium_worker.Environments(progress, gymnasium_tasks.Walk, "float32", 2, True, (), "int64")
+    walks.reset(two, two)
+    walks.all[1].x = np.nan
+    with pytest.raises(ValueError, match=r"^its observation is nan$"):
+        walks.step(two, two)
+    walks.all[1].__dict__.update(x=np.inf, _observation=lambda: np.zeros(2))
+    with pytest.raises(ValueError, match=r"^its reward is inf$"):
+        walks.step(two, two)
+    assert progress[1] == 1, "which environment it was"
 
 
 def test_modules_of_the_user_are_found_by_the_processes():
