@@ -42,7 +42,8 @@ class SenderMemory(NamedTuple):
         strikes: `[n]`, how often a sender was excluded, old exclusions counting less.
         remaining: `[n]`, the least number of batches for which a sender stays excluded.
         excluded: `[n]`, which senders do not count.
-        spread: `[2]`, the discounted sum of the standard deviations of earlier scores, and that of as many ones.
+        spread: `[2]`, the discounted sum of the standard deviations of earlier scores, and the discounted number of
+            earlier batches.
         likeness: `[n, n]`, the discounted sum of the cosines between what two senders sent in the same batch.
         inner: the state of the rule that gives the weights.
     """
@@ -117,7 +118,8 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
         history = jnp.where(state.excluded[:, None], peers, history)
         outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
-        votes = jnp.where(counted, votes_of_groups((state.likeness + cosines(batch)) / (state.spread[1] + 1.0), f), 0.0)
+        likeness = (state.likeness + cosines(batch)) / (state.spread[1] + 1.0)  # spread[1] counts earlier batches
+        votes = jnp.where(counted, votes_of_groups(likeness, f), 0.0)
         most = votes / jnp.sum(jnp.sort(votes)[f:])
         share = capped(normalised(outcome.shares[0] * votes, counted), most)[None]
         after = state._replace(batch=jax.lax.stop_gradient(batch), inner=outcome.state)
@@ -230,9 +232,9 @@ def agreement_scores(
         byzantine: f.
     """
     n = fresh.shape[0]
-    cosines = jnp.matmul(_units(fresh), _units(past).T, precision=jax.lax.Precision.HIGHEST)  # new message, sender
+    found = jnp.matmul(_units(fresh), _units(past).T, precision=jax.lax.Precision.HIGHEST)  # new message, sender
     votes = ok[:, None] & ~jnp.eye(n, dtype=bool)
-    ordered = jnp.sort(jnp.where(votes, cosines, jnp.inf), axis=0)
+    ordered = jnp.sort(jnp.where(votes, found, jnp.inf), axis=0)
     count = jnp.sum(votes, axis=0)[None]
     rank = jnp.arange(n)[:, None]
     inside = (rank >= byzantine) & (rank < count - byzantine)
