@@ -281,8 +281,8 @@ def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array,
     free = jnp.cumsum(shares[order][::-1])[::-1]  # the shares of itself and those after it
     scale = (1.0 - bounded) / jnp.where(free > 0, free, 1.0)
     fits = (scale <= reached[order]) & (free > 0)
-    found = jnp.where(jnp.any(fits), scale[jnp.argmax(fits)], jnp.inf)
-    limited = jnp.where(shares > 0, jnp.minimum(most, found * jnp.where(shares > 0, shares, 1.0)), 0.0)
+    limited = jnp.where(jnp.any(fits), jnp.minimum(most, scale[jnp.argmax(fits)] * shares), most)
+    limited = jnp.where(shares > 0, limited, 0.0)
     return normalised(limited, limited > 0)
 
 
