@@ -50,7 +50,8 @@ def test_a_liar_cannot_slow_the_others_down_for_long(tmp_path, config, five, mod
     trial.insider.mode = mode
     trial.iterate(50)
     time.sleep(1.0)
-    assert trial.speed(1.0) >= quiet / 3, (quiet, trial.lines[-10:])  # the theory says 0.52; the machine is shared
+    # The theory says 0.52. Other programs may slow a second or two down; a liar that succeeds slows all of them down.
+    assert any(trial.speed(1.0) >= quiet / 3 for _ in range(10)), (quiet, trial.lines[-10:])
     assert any("going on without a checkpoint" in line for line in trial.lines)
     for node in trial.nodes.values():
         del node.checkpoints.save
