@@ -1,12 +1,12 @@
 """The search for sequences of messages: how much of the progress of many batches can liars take from a rule?
 
-A rule without memory is as wrong in every batch as in the worst one. A rule with memory can be fooled for a while and
-fools itself less later, so its error has to be summed over batches that the liars plan together.
+A rule without memory can be misled in every batch as much as in the first one. A rule with memory is misled less once
+it knows the senders, so its error has to be summed over batches, and liars who know this plan all of them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -79,26 +79,21 @@ def lost_progress(
     check_value("signal", signal, signal > 0, "positive")
     if not 0 < byzantine < agents - 1:
         raise UsageError(f"byzantine={byzantine} of agents={agents}: must be at least 1 and leave two honest agents")
-    key, searched, judged = jax.random.split(jax.random.key(seed), 3)
+    key, *keys = jax.random.split(jax.random.key(seed), 3)
     shape = (DRAWS, batches, agents, budget.dimension_for(agents))
+    searched, judged = (jax.random.normal(one, shape) / shape[-1] ** 0.5 for one in keys)
 
-    def noise(key: PRNGKeyArray) -> Array:
-        return jax.random.normal(key, shape) / shape[-1] ** 0.5
-
-    results = []
-    for name in rules:
+    def against(name: str) -> LostProgress:
         rule = make_rule(name, agents, byzantine)
 
-        def lost(plan: Array, draws: Array, rule: Rule = rule) -> Array:
-            return jax.vmap(lambda one: _lost(rule, plan, one, byzantine, signal))(draws)
+        def lost(plan: Array, draws: Array) -> Array:
+            return jax.vmap(lambda noise: _lost(rule, plan, noise, byzantine, signal))(draws)
 
-        def objective(plan: Array, _: tuple, lost: Callable[[Array, Array], Array] = lost) -> Array:
-            return jnp.mean(lost(plan, noise(searched)))
+        plan = _worst_plan(key, lambda plan, _: jnp.mean(lost(plan, searched)), batches, byzantine, budget)
+        found = np.asarray(jax.jit(lost)(plan, judged))
+        return LostProgress(name, float(found.mean()), float(found.std(ddof=1) / DRAWS**0.5), np.asarray(plan))
 
-        plan = _worst_plan(key, objective, batches, byzantine, budget)
-        found = np.asarray(jax.jit(lost)(plan, noise(judged)))
-        results.append(LostProgress(name, float(found.mean()), float(found.std(ddof=1) / DRAWS**0.5), np.asarray(plan)))
-    return results
+    return [against(name) for name in rules]
 
 
 def _lost(rule: Rule, plan: Float[Array, "T f 3"], noise: Float[Array, "T K D"], f: int, signal: float) -> Array:

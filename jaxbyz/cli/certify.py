@@ -73,7 +73,7 @@ def _run_plans(arguments: argparse.Namespace) -> int:
     if not arguments.rules:
         raise UsageError("--batches needs the names of rules, such as rfa memory+rfa")
     if arguments.assumed_byzantine or arguments.out:
-        raise UsageError("--batches searches for plans, which --assumed-byzantine and --out do not know")
+        raise UsageError("--batches cannot be combined with --assumed-byzantine or --out")
     found = lost_progress(
         arguments.rules, agents=arguments.agents, byzantine=arguments.byzantine, batches=arguments.batches,
         signal=arguments.signal, seed=arguments.seed, budget=_budget(arguments, PLANS),

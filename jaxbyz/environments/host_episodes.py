@@ -77,7 +77,7 @@ class HostEpisodes:
     Args:
         name: of the environment, for messages.
         setup: what the processes need to know.
-        workers: the number of processes; of several numbers, from the largest on, that which steps a batch fastest.
+        workers: the numbers of processes to choose from, the largest first. The one that steps a batch fastest is kept.
         timeout: how many seconds an environment may take to answer.
     """
 

@@ -118,8 +118,8 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
         history = jnp.where(state.excluded[:, None], peers, history)
         outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
-        likeness = (state.likeness + cosines(batch)) / (state.spread[1] + 1.0)  # spread[1] counts earlier batches
-        votes = jnp.where(counted, votes_of_groups(likeness, f), 0.0)
+        batches = state.spread[1] + 1.0
+        votes = jnp.where(counted, votes_of_groups((state.likeness + cosines(batch, batch)) / batches, f), 0.0)
         most = votes / jnp.sum(jnp.sort(votes)[f:])
         share = capped(normalised(outcome.shares[0] * votes, counted), most)[None]
         after = state._replace(batch=jax.lax.stop_gradient(batch), inner=outcome.state)
@@ -211,7 +211,7 @@ def _begin_batch(
     return state._replace(
         past=past,
         spread=spread,
-        likeness=beta * state.likeness + cosines(state.batch),
+        likeness=beta * state.likeness + cosines(state.batch, state.batch),
         batch=jnp.zeros_like(past),
         trust=trust,
         strikes=strikes + caught,
@@ -232,9 +232,8 @@ def agreement_scores(
         byzantine: f.
     """
     n = fresh.shape[0]
-    found = jnp.matmul(_units(fresh), _units(past).T, precision=jax.lax.Precision.HIGHEST)  # new message, sender
     votes = ok[:, None] & ~jnp.eye(n, dtype=bool)
-    ordered = jnp.sort(jnp.where(votes, found, jnp.inf), axis=0)
+    ordered = jnp.sort(jnp.where(votes, cosines(fresh, past), jnp.inf), axis=0)
     count = jnp.sum(votes, axis=0)[None]
     rank = jnp.arange(n)[:, None]
     inside = (rank >= byzantine) & (rank < count - byzantine)
@@ -298,10 +297,9 @@ def _lowest_of(score: Array, candidates: Array, places: Array) -> Bool[Array, " 
     return candidates & (order < places)
 
 
-def cosines(vectors: Float[Array, "n D"]) -> Float[Array, "n n"]:
-    """Return the cosines between vectors; those with a zero vector are 0."""
-    units = _units(vectors)
-    return jnp.matmul(units, units.T, precision=jax.lax.Precision.HIGHEST)
+def cosines(rows: Float[Array, "n D"], columns: Float[Array, "m D"]) -> Float[Array, "n m"]:
+    """Return the cosines between two sets of vectors; those with a zero vector are 0."""
+    return jnp.matmul(_units(rows), _units(columns).T, precision=jax.lax.Precision.HIGHEST)
 
 
 def _units(vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
