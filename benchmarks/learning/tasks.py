@@ -71,8 +71,10 @@ TASKS = {
     "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 6400, 6400),
 }
 OTHER_ATTACKS = (
-    "none", "alie", "coupled-alie", "drift", "turning-drift", "sign-flip", "reward-flip", "downhill", "scattered",
-    "budget", "discredit", "sleeper", "normalized", "opt-ipm",
+    "none", "alie", "ipm", "coupled-alie", "drift", "turning-drift", "min-sum", "sign-flip", "mimic", "mimic-warmup",
+    "reward-flip", "reward-shuffle", "reward-poison", "constant-action", "downhill", "scattered", "budget", "discredit",
+    "sleeper", "learned", "normalized", "opt-ipm", "opt-alie", "gaussian", "zero", "fedpg-br", "fedpg-br-noise",
+    "large-noise", "equivocating-alie", "equivocating-min-max",
 )  # fmt: skip
 # "pooled" is one learner with the samples of all agents.
 ROWS: dict[str, dict[str, Any]] = {

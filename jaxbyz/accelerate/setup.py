@@ -26,8 +26,9 @@ WIDE_VECTORS = "--xla_cpu_prefer_vector_width=512"
 # XLA's default is 3. With 2, LLVM takes a third less time, and our programs run as fast.
 LESS_OPTIMISATION = "--xla_backend_optimization_level=2"
 
-# On a GPU, XLA looks for normalisations of rows that one Triton kernel could compute, and searches for a tiling whenever
-# it considers to fuse anything with one. That takes two thirds to four fifths of the time of compiling a training step.
+# On a GPU, XLA looks for normalisations of rows that one Triton kernel could compute, and searches for a tiling
+# whenever it considers fusing something with one. That is two thirds to four fifths of the time it takes to compile a
+# training step.
 NO_TILING_SEARCH = "--xla_disable_hlo_passes=triton-softmax-rewriter"
 
 # On a GPU, XLA times several kernels and takes the fastest, so a program that is compiled anew may round otherwise.

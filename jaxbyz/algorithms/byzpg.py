@@ -69,6 +69,8 @@ def server_parts(
     environment: Environment, policy: Policy, settings: Settings, parts: Parts, rule: Rule, sampling: Sampler
 ) -> ServerParts:
     """Return what ByzPG uses, for a way of sampling and estimating."""
+    if rule.remembers_senders and rule.trusts_own:
+        raise UsageError(f"aggregator={settings.aggregator}: a server sends nothing itself that it could remember")
     if settings.uses_critic and rule.trusts_own:
         raise UsageError("baseline=critic: the server samples a batch of its own for fltrust and has no critic")
     if settings.small_batches != "workers":  # workers sample large batches only

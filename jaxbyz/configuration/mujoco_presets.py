@@ -8,7 +8,6 @@ from jaxbyz.configuration.task_presets import CONTINUOUS
 
 _MUJOCO: dict[str, Any] = {
     **CONTINUOUS,
-    "aggregator": "caf",
     "horizon": 1000,
     "hidden": (64, 64),
     "critic_hidden": (64, 64),

@@ -6,13 +6,7 @@ from typing import Any
 
 from jaxbyz.configuration.mujoco_presets import MUJOCO_PRESETS
 from jaxbyz.configuration.protocol_presets import PROTOCOL_PRESETS
-from jaxbyz.configuration.task_presets import (
-    GENERAL_PRESETS,
-    RULE_WITH_MEMORY,
-    TASK_PRESETS,
-    TASK_RULE,
-    TASKS_WITH_MEMORY,
-)
+from jaxbyz.configuration.task_presets import GENERAL_PRESETS, RULE_UNDER_ATTACK, TASK_PRESETS
 
 # Table 1 of the paper.
 _TABLE_CARTPOLE: dict[str, Any] = {
@@ -133,8 +127,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 # The rule of a preset that names none, if some agents are Byzantine; RFA where nothing else is better.
-RULE_UNDER_ATTACK: dict[str, str] = dict.fromkeys((*GENERAL_PRESETS, *TASK_PRESETS), TASK_RULE) | dict.fromkeys(
-    TASKS_WITH_MEMORY, RULE_WITH_MEMORY
+RULES_UNDER_ATTACK: dict[str, str] = dict.fromkeys(
+    ("cartpole", *GENERAL_PRESETS, *TASK_PRESETS, *MUJOCO_PRESETS), RULE_UNDER_ATTACK
 )
 
 # The preset of an environment when none is named. Others have a general preset that suits actions and observations.

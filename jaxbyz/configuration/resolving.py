@@ -12,8 +12,8 @@ from jaxbyz.algorithms import Traits, algorithms, traits_of_algorithm
 from jaxbyz.configuration.agent_values import as_text
 from jaxbyz.configuration.check import check
 from jaxbyz.configuration.config import DEFAULTS, FIELDS, TYPES, Config
-from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
-from jaxbyz.configuration.task_presets import TASK_RULE, general_preset
+from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULES_UNDER_ATTACK
+from jaxbyz.configuration.task_presets import RULE_WITH_ABSENT_AGENTS, general_preset
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.environments.gymnasium_adapter import PREFIX as GYMNASIUM
 from jaxbyz.errors import UsageError, check_choice
@@ -146,10 +146,10 @@ def _default_rule(preset: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return the rule of a configuration that names none."""
     if not values.get("byzantine", Config.byzantine):
         return {"aggregator": "mean"}
-    before, _, last = RULE_UNDER_ATTACK.get(preset, Config.aggregator).rpartition("+")
+    before, _, last = RULES_UNDER_ATTACK.get(preset, Config.aggregator).rpartition("+")
     absent = values.get("participation", Config.participation) < 1 and values.get("absent", Config.absent) != "cached"
     if before and (absent or "pre_aggregator" in values):
-        return {"aggregator": TASK_RULE}
+        return {"aggregator": RULE_WITH_ABSENT_AGENTS}
     return {"aggregator": last} | ({"pre_aggregator": before} if before else {})
 
 

@@ -112,8 +112,6 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                       {**IMAGE, **HALVES, "env": "SpaceInvaders-MinAtar", "trajectories": 1500}),
 }  # fmt: skip
 
-# The rule of these presets under attack. With several steps per batch, RFA alone lets the drift of MinMax through. What
-# was measured under all attacks has a memory of senders; it must hear all agents, so CAF stands in if some are absent.
-TASK_RULE = "caf"
-RULE_WITH_MEMORY = "memory+rfa"
-TASKS_WITH_MEMORY = ("acrobot", "pendulum", "mountaincar", "mountaincar-continuous", "catch")
+# The rule of these presets under attack. It must hear all agents, so CAF stands in if some are absent.
+RULE_UNDER_ATTACK = "memory+rfa"
+RULE_WITH_ABSENT_AGENTS = "caf"

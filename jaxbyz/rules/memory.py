@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz.accelerate.sorting_networks import sum_of_ranks
 from jaxbyz.accelerate.weighted_sums import mix
 from jaxbyz.errors import UsageError, check_value
 from jaxbyz.rules.base import (
@@ -30,6 +31,9 @@ MOST_STRIKES = 5.0
 FORGIVEN = 0.01  # the part of its strikes that a sender is forgiven with every batch
 ALLOWANCE = 0.5  # standard deviations by which a sender may be below its peers without losing trust
 LARGEST_SCORE = 3.0  # standard deviations
+USUAL_COSINE = 0.2  # the least standard deviation of honest cosines in one batch that is assumed
+ALIKE, SURE = 3.5, 5.0  # standard deviations above the usual cosine at which two senders begin to be, and are, alike
+LEAST_SQUARE = 0.01  # of a coordinate, relative to the mean over all coordinates
 
 
 class SenderMemory(NamedTuple):
@@ -43,8 +47,9 @@ class SenderMemory(NamedTuple):
         remaining: `[n]`, the least number of batches for which a sender stays excluded.
         excluded: `[n]`, which senders do not count.
         spread: `[2]`, the discounted sum of the standard deviations of earlier scores, and the discounted number of
-            earlier batches.
+            finished batches.
         likeness: `[n, n]`, the discounted sum of the cosines between what two senders sent in the same batch.
+        squares: `[D]`, the discounted sum of the mean square of every coordinate of the first messages of the batches.
         inner: the state of the rule that gives the weights.
     """
 
@@ -56,18 +61,23 @@ class SenderMemory(NamedTuple):
     excluded: Bool[Array, " n"]
     spread: Float[Array, " 2"]
     likeness: Float[Array, "n n"]
+    squares: Float[Array, " D"]
     inner: RuleState
 
 
 def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.005) -> Callable[[Rule], Rule]:
     """Let the rule behind it weigh senders by all that they have sent, and exclude those whom later batches refute.
 
+    **Scaled coordinates.** Noise often lies in a few directions, which hide the others from every inner product. As in
+    Adam, each coordinate is divided by the root of its discounted mean square, without the f largest squares in each
+    batch. All cosines below, and the rule, see scaled messages.
+
     **Weights.** The noise of an honest sender averages out over batches, and a push does not. The rule is therefore
     applied to the discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length
-    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares are multiplied by the votes v_j, which senders that
-    send the same have in common (`votes_of_groups`), and bounded by v_j divided by the sum of the n − f largest votes
-    (`capped`). They weigh the *present* messages, so that the result is as fresh as that of the rule alone. The f
-    longest messages are shortened to the next one, which may be honest.
+    of its (f+1)-th longest sum) and β = 1 − 1/window. Its shares are multiplied by twice the trust, if that is below 1,
+    and by the votes v_j, of which senders that send the same have few or none (`votes_of_groups`); they are bounded by
+    v_j divided by the sum of the n − f largest votes (`capped`). They weigh the *present* messages, so that the result
+    is as fresh as that of the rule alone. The f longest messages are shortened to the next one, which may be honest.
 
     **Trust.** What a sender sent in earlier batches cannot depend on the noise of a new batch. When one begins, every
     sender j gets a score, `cos(x_k, batch_j) + cos(x_k, past_j)`, where each cosine is the mean over the new messages
@@ -78,7 +88,7 @@ def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.
 
     The sum of z_j + 1/2 is Page's cumulative test, so that h follows from the part of the batches in which an honest
     sender may be excluded (Siegmund's approximation). Whoever harms has a negative ⟨∇J, x_j⟩, which lowers its score in
-    proportion. Cost 3·n·D + n²·D per message.
+    proportion. Cost 4·n·D + n²·D per message.
 
     Args:
         byzantine: the number of messages f that it defends against.
@@ -96,7 +106,7 @@ def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.
 
 def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
     """Return a rule with memory; see `memory`."""
-    if rule.trusts_own or rule.committee is not None or rule.graph is not None or rule.remembers_senders:
+    if rule.committee is not None or rule.graph is not None or rule.remembers_senders:
         raise UsageError("memory: needs a rule that hears all senders and nobody else, such as caf or rfa, behind it")
     if rule.hides_shares:
         raise UsageError("memory: needs a rule with known shares of the senders, not a plain function, behind it")
@@ -105,7 +115,7 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         none = jnp.zeros((n, D))
         return SenderMemory(
             none, none, jnp.ones(n), jnp.zeros(n), jnp.zeros(n), jnp.zeros(n, bool), jnp.zeros(2),
-            jnp.zeros((n, n)), rule.init(n, D),
+            jnp.zeros((n, n)), jnp.zeros(D), rule.init(n, D),
         )  # fmt: skip
 
     def apply(key: PRNGKeyArray, messages: Array, receiver: Receiver, state: SenderMemory) -> Outcome:
@@ -114,19 +124,21 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         state = _when(receiver.begins, lambda before: _begin_batch(before, judged, ok, f, beta, threshold), state)
         batch = state.batch + sent
         counted = ok & ~state.excluded
-        history = beta * state.past + batch / longest_allowed(batch, f)
+        history = scaled(beta * state.past + batch / longest_allowed(batch, f), state.squares)
         peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
         history = jnp.where(state.excluded[:, None], peers, history)
         outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
         batches = state.spread[1] + 1.0
-        votes = jnp.where(counted, votes_of_groups((state.likeness + cosines(batch, batch)) / batches, f), 0.0)
+        likeness = (state.likeness + likeness_in(batch, state.squares)) / batches
+        votes = votes_of_groups(likeness, batches, f) * jnp.minimum(2.0 * state.trust, 1.0)
+        votes = jnp.where(counted, votes, 0.0)
         most = votes / jnp.sum(jnp.sort(votes)[f:])
         share = capped(normalised(outcome.shares[0] * votes, counted), most)[None]
         after = state._replace(batch=jax.lax.stop_gradient(batch), inner=outcome.state)
         return Outcome(mix(share, sent), share, after)
 
     return Rule(
-        apply, init, personal=rule.personal, random=rule.random, stateful=True, rotates=rule.rotates,
+        apply, init, personal=rule.personal, random=rule.random, stateful=True, trusts_own=rule.trusts_own,
         remembers_senders=True, scores=_trust,
     )  # fmt: skip
 
@@ -193,13 +205,17 @@ def _begin_batch(
     state: SenderMemory, fresh: Array, ok: Array, byzantine: int, beta: float, threshold: float
 ) -> SenderMemory:
     """Add the finished batch to the past, and judge the senders by the messages that begin a new one."""
+    n = fresh.shape[0]
+    squares = beta * state.squares + sum_of_ranks(jnp.square(fresh), range(n - byzantine)) / (n - byzantine)
     last = state.batch / longest_allowed(state.batch, byzantine)
     past = beta * state.past + last
-    score = agreement_scores(fresh, last, ok, byzantine) + agreement_scores(fresh, past, ok, byzantine)
+    new, last_sent, all_sent = (scaled(vectors, squares) for vectors in (fresh, last, past))
+    score = agreement_scores(new, last_sent, ok, byzantine) + agreement_scores(new, all_sent, ok, byzantine)
     difference = score - jnp.median(score)
     here = robust_deviation(difference)
-    spread = beta * state.spread + jnp.stack([here, jnp.ones(())])
-    scale = jnp.maximum(spread[0] / spread[1], here)
+    finished = jnp.any(state.batch != 0).astype(here.dtype)  # there is none before the first
+    spread = beta * state.spread + jnp.stack([here, finished])
+    scale = jnp.maximum(spread[0] / jnp.maximum(spread[1], 1.0), here)
     z = jnp.clip(
         jnp.where(scale > 0, difference / jnp.where(scale > 0, scale, 1.0), 0.0), -LARGEST_SCORE, LARGEST_SCORE
     )
@@ -211,13 +227,27 @@ def _begin_batch(
     return state._replace(
         past=past,
         spread=spread,
-        likeness=beta * state.likeness + cosines(state.batch, state.batch),
+        likeness=beta * state.likeness + likeness_in(state.batch, squares),
+        squares=squares,
         batch=jnp.zeros_like(past),
         trust=trust,
         strikes=strikes + caught,
         remaining=jnp.where(caught, length, remaining),
         excluded=stays | caught,
     )
+
+
+def scaled(vectors: Float[Array, "n D"], squares: Float[Array, " D"]) -> Float[Array, "n D"]:
+    """Divide every coordinate by the root of its mean square; nothing changes as long as that is unknown."""
+    usual = jnp.mean(squares)
+    factors = jax.lax.rsqrt(squares + jnp.where(usual > 0, LEAST_SQUARE * usual, 1.0))
+    return vectors * factors[None]
+
+
+def likeness_in(batch: Float[Array, "n D"], squares: Float[Array, " D"]) -> Float[Array, "n n"]:
+    """Return the cosines between what the senders have sent in a batch, in scaled coordinates."""
+    vectors = scaled(batch, squares)
+    return cosines(vectors, vectors)
 
 
 def agreement_scores(
@@ -240,31 +270,33 @@ def agreement_scores(
     return jnp.sum(jnp.where(inside, ordered, 0.0), axis=0) / jnp.maximum(jnp.sum(inside, axis=0), 1)
 
 
-def votes_of_groups(likeness: Float[Array, "n n"], byzantine: int) -> Float[Array, " n"]:
+def votes_of_groups(likeness: Float[Array, "n n"], batches: Float[Array, ""], byzantine: int) -> Float[Array, " n"]:
     """Return the vote of each sender, smaller if others send what it sends.
 
-    A group of m senders that are alike has at least m − f honest senders, and at least one vote: each of them has the
-    vote max(m − f, 1)/m. The size of the group of a sender is 1 plus how alike every other one is, between 0 and 1.
-    With the likeness c of two senders, the median c₀ of all pairs and their robust standard deviation s, this is the
-    larger one of ((c − c₀)/(1 − c₀))² and (c − c₀)/3s − 1: senders are alike if they send the same, or if they are
-    more often on the same side than noise explains.
+    A group of m senders that are alike has at least m − f honest senders, so each of them has the vote
+    max(m − f, 0)/m. The size m of the group of a sender is 1 plus how alike every other one is, between 0 and 1. With
+    the likeness c of two senders, the median c₀ of all pairs and the standard deviation s of honest pairs, this is the
+    larger one of ((c − c₀)/(1 − c₀))² and a ramp from 0 to 1 where (c − c₀)/s goes from 3.5 to 5. Only the ramp takes
+    the last vote of a group: senders may be on the same side by chance, but not so often. s² is the square of the
+    robust deviation of all pairs plus 0.2²/T.
 
     Args:
         likeness: the mean cosine between what two senders send in the same batch.
+        batches: the discounted number T of batches behind this mean.
         byzantine: f.
     """
     n = likeness.shape[0]
-    pairs = likeness[jnp.triu_indices(n, 1)]
     if n < 3:
         return jnp.ones(n)
+    pairs = likeness[jnp.triu_indices(n, 1)]
     usual = jnp.clip(jnp.median(pairs), 0.0, 0.99)
+    deviation = root(jnp.square(robust_deviation(pairs - usual)) + USUAL_COSINE**2 / batches)
     excess = likeness - usual
-    spread = 3.0 * robust_deviation(pairs - usual)
+    others = ~jnp.eye(n, dtype=bool)
+    sure = jnp.where(others, jnp.clip((excess / deviation - ALIKE) / (SURE - ALIKE), 0.0, 1.0), 0.0)
     same = jnp.square(jnp.clip(excess / (1.0 - usual), 0.0, 1.0))
-    often = jnp.clip(excess / jnp.where(spread > 0, spread, jnp.inf) - 1.0, 0.0, 1.0)
-    alike = jnp.where(jnp.eye(n, dtype=bool), 1.0, jnp.maximum(same, often))
-    size = jnp.sum(alike, axis=1)
-    return jnp.maximum(size - byzantine, 1.0) / size
+    size = 1.0 + jnp.sum(jnp.where(others, jnp.maximum(same, sure), 0.0), axis=1)
+    return jnp.maximum(size - byzantine, 1.0 - jnp.max(sure, axis=1)) / size
 
 
 def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array, " n"]:
