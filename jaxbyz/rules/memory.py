@@ -33,7 +33,7 @@ ALLOWANCE = 0.5  # standard deviations by which a sender may be below its peers 
 LARGEST_SCORE = 3.0  # standard deviations
 USUAL_COSINE = 0.2  # the least standard deviation of honest cosines in one batch that is assumed
 ALIKE, SURE = 3.5, 5.0  # standard deviations above the usual cosine at which two senders begin to be, and are, alike
-LEAST_SQUARE = 0.01  # of a coordinate, relative to the mean over all coordinates
+LEAST_DEVIATION = 0.1  # of a coordinate, relative to the mean over all coordinates
 
 
 class SenderMemory(NamedTuple):
@@ -49,7 +49,7 @@ class SenderMemory(NamedTuple):
         spread: `[2]`, the discounted sum of the standard deviations of earlier scores, and the discounted number of
             finished batches.
         likeness: `[n, n]`, the discounted sum of the cosines between what two senders sent in the same batch.
-        squares: `[D]`, the discounted sum of the mean square of every coordinate of the first messages of the batches.
+        noise: `[D]`, the discounted sum of how far senders are apart in every coordinate when a batch begins.
         inner: the state of the rule that gives the weights.
     """
 
@@ -61,16 +61,16 @@ class SenderMemory(NamedTuple):
     excluded: Bool[Array, " n"]
     spread: Float[Array, " 2"]
     likeness: Float[Array, "n n"]
-    squares: Float[Array, " D"]
+    noise: Float[Array, " D"]
     inner: RuleState
 
 
 def memory(byzantine: int = 0, *, window: float = 20.0, false_alarms: float = 0.005) -> Callable[[Rule], Rule]:
     """Let the rule behind it weigh senders by all that they have sent, and exclude those whom later batches refute.
 
-    **Scaled coordinates.** Noise often lies in a few directions, which hide the others from every inner product. As in
-    Adam, each coordinate is divided by the root of its discounted mean square, without the f largest squares in each
-    batch. All cosines below, and the rule, see scaled messages.
+    **Scaled coordinates.** Noise often lies in a few directions, which hide the others from every inner product.
+    Each coordinate is therefore divided by the discounted mean distance of the senders from their median in that
+    coordinate, without the f largest distances in each batch. All cosines below, and the rule, see scaled messages.
 
     **Weights.** The noise of an honest sender averages out over batches, and a push does not. The rule is therefore
     applied to the discounted sums `H_j = β·past_j + batch_j`, where batches count alike (each is divided by the length
@@ -124,12 +124,12 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         state = _when(receiver.begins, lambda before: _begin_batch(before, judged, ok, f, beta, threshold), state)
         batch = state.batch + sent
         counted = ok & ~state.excluded
-        history = scaled(beta * state.past + batch / longest_allowed(batch, f), state.squares)
+        history = scaled(beta * state.past + batch / longest_allowed(batch, f), state.noise)
         peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
         history = jnp.where(state.excluded[:, None], peers, history)
         outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
         batches = state.spread[1] + 1.0
-        likeness = (state.likeness + likeness_in(batch, state.squares)) / batches
+        likeness = (state.likeness + likeness_in(batch, state.noise)) / batches
         votes = votes_of_groups(likeness, batches, f) * jnp.minimum(2.0 * state.trust, 1.0)
         votes = jnp.where(counted, votes, 0.0)
         most = votes / jnp.sum(jnp.sort(votes)[f:])
@@ -206,10 +206,11 @@ def _begin_batch(
 ) -> SenderMemory:
     """Add the finished batch to the past, and judge the senders by the messages that begin a new one."""
     n = fresh.shape[0]
-    squares = beta * state.squares + sum_of_ranks(jnp.square(fresh), range(n - byzantine)) / (n - byzantine)
+    middle = sum_of_ranks(fresh, range((n - 1) // 2, n // 2 + 1)) / (2 - n % 2)
+    noise = beta * state.noise + sum_of_ranks(fresh, range(n - byzantine), middle) / (n - byzantine)
     last = state.batch / longest_allowed(state.batch, byzantine)
     past = beta * state.past + last
-    new, last_sent, all_sent = (scaled(vectors, squares) for vectors in (fresh, last, past))
+    new, last_sent, all_sent = (scaled(vectors, noise) for vectors in (fresh, last, past))
     score = agreement_scores(new, last_sent, ok, byzantine) + agreement_scores(new, all_sent, ok, byzantine)
     difference = score - jnp.median(score)
     here = robust_deviation(difference)
@@ -227,8 +228,8 @@ def _begin_batch(
     return state._replace(
         past=past,
         spread=spread,
-        likeness=beta * state.likeness + likeness_in(state.batch, squares),
-        squares=squares,
+        likeness=beta * state.likeness + likeness_in(state.batch, noise),
+        noise=noise,
         batch=jnp.zeros_like(past),
         trust=trust,
         strikes=strikes + caught,
@@ -237,16 +238,15 @@ def _begin_batch(
     )
 
 
-def scaled(vectors: Float[Array, "n D"], squares: Float[Array, " D"]) -> Float[Array, "n D"]:
-    """Divide every coordinate by the root of its mean square; nothing changes as long as that is unknown."""
-    usual = jnp.mean(squares)
-    factors = jax.lax.rsqrt(squares + jnp.where(usual > 0, LEAST_SQUARE * usual, 1.0))
-    return vectors * factors[None]
+def scaled(vectors: Float[Array, "n D"], noise: Float[Array, " D"]) -> Float[Array, "n D"]:
+    """Divide every coordinate by its noise; nothing changes as long as that is unknown."""
+    usual = jnp.mean(noise)
+    return vectors / (noise + jnp.where(usual > 0, LEAST_DEVIATION * usual, 1.0))[None]
 
 
-def likeness_in(batch: Float[Array, "n D"], squares: Float[Array, " D"]) -> Float[Array, "n n"]:
+def likeness_in(batch: Float[Array, "n D"], noise: Float[Array, " D"]) -> Float[Array, "n n"]:
     """Return the cosines between what the senders have sent in a batch, in scaled coordinates."""
-    vectors = scaled(batch, squares)
+    vectors = scaled(batch, noise)
     return cosines(vectors, vectors)
 
 

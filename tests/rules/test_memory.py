@@ -39,7 +39,7 @@ class Reference:
     def __init__(self):
         self.past, self.batch = np.zeros((K, D)), np.zeros((K, D))
         self.trust, self.strikes, self.left, self.out = np.ones(K), np.zeros(K), np.zeros(K), np.zeros(K, bool)
-        self.spreads, self.likeness, self.squares = [], [], np.zeros(D)
+        self.spreads, self.likeness, self.noise = [], [], np.zeros(D)
         self.h, self.beta = alarm_threshold(FALSE_ALARMS), 1 - 1 / WINDOW
 
     @staticmethod
@@ -53,8 +53,8 @@ class Reference:
         return np.mean(sorted(cosines)[F : K - 1 - F])
 
     def scaled(self, vectors):
-        usual = self.squares.mean()
-        return vectors / np.sqrt(self.squares + 0.01 * usual) if usual > 0 else vectors
+        usual = self.noise.mean()
+        return vectors / (self.noise + 0.1 * usual) if usual > 0 else vectors
 
     def cosines(self, vectors):
         scaled = self.scaled(vectors)
@@ -82,7 +82,8 @@ class Reference:
 
     def begin(self, sent):
         self.past = self.beta * self.past + self.batch / self.limit(self.batch)
-        self.squares = self.beta * self.squares + np.sort(sent**2, axis=0)[:-F].mean(axis=0)
+        distances = np.abs(sent - np.median(sent, axis=0))
+        self.noise = self.beta * self.noise + np.sort(distances, axis=0)[:-F].mean(axis=0)
         new, last, past = map(self.scaled, (sent, self.batch, self.past))
         score = np.array([self.agreement(new, last, j) + self.agreement(new, past, j) for j in range(K)])
         if not self.batch.any():
@@ -232,10 +233,23 @@ def test_unusable_messages_count_for_nothing():
     assert not shares[5:, 0].any() and not shares[::2, 1].any()
 
 
-@pytest.mark.parametrize("name", ["memory+fltrust", "memory+memory+caf"])
-def test_rules_that_cannot_be_remembered_are_refused(name):
+def test_a_second_memory_is_refused():
     with pytest.raises(UsageError, match="memory: needs a rule"):
-        make_rule(name, K, F)
+        make_rule("memory+memory+caf", K, F)
+
+
+def test_a_server_has_no_history_of_its_own_to_trust():
+    config = jb.Config(env="TabularMDP", algorithm="byzpg", agents=13, byzantine=1, aggregator="memory+fltrust")
+    with pytest.raises(UsageError, match="a server sends nothing"):
+        jb.build(config)
+
+
+def test_behind_memory_fltrust_ignores_whoever_opposes_the_history_of_the_receiver():
+    """Also if more senders lie than it defends against."""
+    messages = draw(30, seed=17, signal=0.5)
+    messages[:, 1:7] *= -1
+    _, shares, *_ = judge(make_rule("memory+fltrust", K, F), messages)
+    assert shares[5:, 1:7].sum(axis=1).max() < 0.05
 
 
 def test_a_plain_function_has_no_shares_to_remember():
