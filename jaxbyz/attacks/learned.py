@@ -15,19 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxbyz.attacks.base import Attack, View, same_row
+from jaxbyz.attacks.base import Attack, View, on_messages, sent_by_all
 from jaxbyz.attacks.honest_statistics import honest_deviations, honest_mean, honest_std, overflow_safe_norm, unit
 from jaxbyz.errors import UsageError
 
 HIDDEN = 8
-FEATURES = 5
-DIRECTIONS = 4
+FEATURES = 8
+DIRECTIONS = 5
 SIZE = FEATURES * HIDDEN + HIDDEN + HIDDEN * DIRECTIONS + DIRECTIONS  # of the network's parameters
+# Older networks saw nothing of the rule's memory, and all senders sent the same.
+FIRST_FEATURES, FIRST_DIRECTIONS, FIRST_SIZE = 5, 4, 84
 MEMORY_DECAY = 0.9
 TIME_SCALE = 50.0  # iterations after which the time feature is 1/2
 FORMAT = 1
 DEFAULT_FILE = Path(__file__).with_name("learned_against_rfa.npz")
-LARGEST_FILE = 1_000_000  # bytes; a file holds 84 numbers and a short description
+LARGEST_FILE = 1_000_000  # bytes; a file holds 117 numbers and a short description
 
 
 class Memory(NamedTuple):
@@ -44,41 +46,57 @@ class Memory(NamedTuple):
     iterations: Int[Array, ""]
 
 
-def network(parameters: Float[Array, " SIZE"], features: Float[Array, " FEATURES"]) -> Float[Array, " DIRECTIONS"]:
-    """Return one number in (−1, 1) per direction: two layers with tanh."""
-    sizes = (FEATURES * HIDDEN, HIDDEN, HIDDEN * DIRECTIONS)
-    w1, b1, w2, b2 = jnp.split(parameters, np.cumsum(sizes))
-    hidden = jnp.tanh(features @ w1.reshape(FEATURES, HIDDEN) + b1)
-    return jnp.tanh(hidden @ w2.reshape(HIDDEN, DIRECTIONS) + b2)
+def layers_of(parameters: Any, features: int = FEATURES, directions: int = DIRECTIONS) -> tuple[Any, Any, Any, Any]:
+    """Return the weights and biases of both layers, `[features, HIDDEN]` and `[HIDDEN, directions]`."""
+    ends = np.cumsum((features * HIDDEN, HIDDEN, HIDDEN * directions))
+    w1, b1, w2, b2 = (parameters[a:b] for a, b in zip((0, *ends), (*ends, None), strict=True))
+    return w1.reshape(features, HIDDEN), b1, w2.reshape(HIDDEN, directions), b2
 
 
-def features_of(view: View, average: Float[Array, " D"]) -> Float[Array, " FEATURES"]:
-    """Return what the network sees, all of order 1 and independent of the scale of the messages.
+def network(parameters: Float[Array, " SIZE"], features: Float[Array, "K FEATURES"]) -> Float[Array, "K DIRECTIONS"]:
+    """Return one number in (−1, 1) per sender and direction: two layers with tanh."""
+    w1, b1, w2, b2 = layers_of(parameters)
+    return jnp.tanh(jnp.tanh(features @ w1 + b1[None]) @ w2 + b2[None])
 
-    They are the size of the honest mean in honest spreads, the cosines of the honest mean with its moving average and
-    with the honest standard deviation, the time, and a constant.
+
+def features_of(view: View, average: Float[Array, " D"]) -> Float[Array, "K FEATURES"]:
+    """Return what the network sees for each sender, all of order 1 and independent of the scale of the messages.
+
+    For all senders they are the size of the honest mean in honest spreads, the cosines of the honest mean with its
+    moving average and with the honest standard deviation, the time, and a constant. If the rule remembers senders, each
+    of them also sees its trust, whether it is excluded, and by how much it is more like another sender than the median
+    honest sender is; otherwise these are zero.
     """
     mean, std = honest_mean(view.messages, view.mask), honest_std(view.messages, view.mask)
     tiny = jnp.finfo(mean.dtype).tiny
     size = jnp.log1p(overflow_safe_norm(mean) / jnp.maximum(overflow_safe_norm(std), tiny))
     time = view.step / (view.step + TIME_SCALE)
-    return jnp.stack([size, unit(mean) @ unit(average), unit(mean) @ unit(std), time, jnp.ones_like(size)])
+    common = jnp.stack([size, unit(mean) @ unit(average), unit(mean) @ unit(std), time, jnp.ones_like(size)])
+    own = jnp.zeros((len(view.mask), FEATURES - len(common)))
+    if view.senders is not None:
+        others = ~jnp.eye(len(view.mask), dtype=bool)
+        likeness = view.senders.likeness / jnp.maximum(view.senders.spread[1], 1.0)
+        most = jnp.max(jnp.where(others, likeness, -1.0), axis=1)
+        usual = jnp.nanmedian(jnp.where(view.mask, jnp.nan, most))
+        own = jnp.stack([view.senders.trust, view.senders.excluded.astype(most.dtype), most - usual], axis=1)
+    return jnp.concatenate([jnp.broadcast_to(common, (len(own), len(common))), own], axis=1)
 
 
-def directions_of(view: View, average: Float[Array, " D"]) -> Float[Array, "DIRECTIONS D"]:
-    """Return the unit directions that the network combines.
+def directions_of(view: View, average: Float[Array, " D"]) -> Float[Array, "DIRECTIONS K D"]:
+    """Return the unit directions that the network combines, for each sender.
 
-    They are those of IPM, −μ; of ALIE and MinMax, −s; of drift, minus the moving average of μ; and of mimic, from μ to
-    the honest message that is farthest from it.
+    They are those of IPM, −μ; of ALIE and MinMax, −s; of drift, minus the moving average of μ; of mimic, from μ to the
+    honest message that is farthest from it; and of scattered, from μ to what the sender would send if it were honest.
     """
     mean, std = honest_mean(view.messages, view.mask), honest_std(view.messages, view.mask)
     deviations = honest_deviations(view.messages, view.mask)
     farthest = deviations[jnp.argmax(jnp.sum(deviations * deviations, axis=1))]
-    return jnp.stack([-unit(mean), -unit(std), -unit(average), unit(farthest)])
+    common = [sent_by_all(row, view) for row in (-unit(mean), -unit(std), -unit(average), unit(farthest))]
+    return jnp.stack([*common, jax.vmap(unit)(view.messages - mean[None])])
 
 
 def learned_from(parameters: Float[Array, " SIZE"], reach: float = 3.0) -> Attack:
-    """Return the attack of a network: every Byzantine agent sends μ + reach·s̄·Σ_i a_i·d_i.
+    """Return the attack of a network: Byzantine agent b sends μ + reach·s̄·Σ_i a_bi·d_bi.
 
     Args:
         parameters: `[SIZE]`, the network's parameters, with which the attack's memory starts.
@@ -93,17 +111,17 @@ def learned_from(parameters: Float[Array, " SIZE"], reach: float = 3.0) -> Attac
     def remember(view: View) -> Memory:
         return Memory(view.memory.parameters, trend(view), view.memory.iterations + 1)
 
-    def row(view: View) -> Array:
+    def forge(key: PRNGKeyArray, view: View, receiver: Array) -> Array:
         average = trend(view)
         amounts = network(view.memory.parameters.astype(view.messages.dtype), features_of(view, average))
         spread = overflow_safe_norm(honest_std(view.messages, view.mask))
-        shift = reach * spread * (amounts @ directions_of(view, average))
-        return honest_mean(view.messages, view.mask) + shift
+        shift = reach * spread * jnp.einsum("bi,ibd->bd", amounts, directions_of(view, average))
+        return honest_mean(view.messages, view.mask)[None] + shift
 
     def init(K: int, D: int) -> Memory:
         return Memory(jnp.asarray(parameters), jnp.zeros(D), jnp.int32(0))
 
-    return same_row(row, "gradients", init=init, remember=remember)
+    return on_messages(forge, "gradients", init=init, remember=remember)
 
 
 def learned(*, file: str | None = None) -> Attack:
@@ -148,9 +166,19 @@ def load_adversary(file: str | Path) -> StoredAdversary:
         reach, training = float(description["reach"]), dict(description["training"])
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(problem) from error
+    if parameters.shape == (FIRST_SIZE,):
+        parameters = with_absent_inputs(parameters)
     if parameters.shape != (SIZE,) or not np.isfinite(parameters).all() or not 0 < reach < 1e6:
         raise UsageError(problem)
     return StoredAdversary(parameters.astype(np.float32), reach, training)
+
+
+def with_absent_inputs(parameters: np.ndarray) -> np.ndarray:
+    """Return the network that ignores the features and directions which did not exist when this one was trained."""
+    w1, b1, w2, b2 = layers_of(parameters, FIRST_FEATURES, FIRST_DIRECTIONS)
+    added = DIRECTIONS - FIRST_DIRECTIONS
+    w1, w2 = np.pad(w1, ((0, FEATURES - FIRST_FEATURES), (0, 0))), np.pad(w2, ((0, 0), (0, added)))
+    return np.concatenate([w1.ravel(), b1, w2.ravel(), np.pad(b2, (0, added))])
 
 
 def first_guess(key: PRNGKeyArray) -> Float[Array, " SIZE"]:

@@ -133,7 +133,7 @@ def omniscient_view(
         trial=trial,
         random=rule.random,
         weights=rule.graph,
-        rotates=rule.rotates,
+        rotates=rule.rotates and not rule.stateful,  # what it remembers is not rotated
         state=state,
         senders=senders_of(state),
     )

@@ -9,10 +9,16 @@ import pytest
 
 from jaxbyz.attacks import View
 from jaxbyz.attacks.learned import (
+    DEFAULT_FILE,
     DIRECTIONS,
+    FIRST_DIRECTIONS,
+    FIRST_FEATURES,
     SIZE,
     Memory,
     StoredAdversary,
+    directions_of,
+    features_of,
+    layers_of,
     learned,
     learned_from,
     load_adversary,
@@ -24,6 +30,7 @@ from jaxbyz.configuration.building import cached_algorithm, family_of
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
+from jaxbyz.rules import mean, memory
 from jaxbyz.runs.adversary import Search, train_adversary
 
 K, D = 9, 6
@@ -43,7 +50,7 @@ def only_biases(amounts: list[float]) -> jax.Array:
 
 def test_message_is_the_combination_of_directions_that_the_network_asks_for() -> None:
     past = np.random.default_rng(5).normal(size=D)
-    attack = learned_from(only_biases([0.5, -0.25, 0.125, 0.75]), reach=2.0)
+    attack = learned_from(only_biases([0.5, -0.25, 0.125, 0.75, 0.25]), reach=2.0)
     memory = attack.init(K, D)._replace(average=jnp.asarray(past, jnp.float32), iterations=jnp.int32(7))
     average = 0.9 * past + 0.1 * MU
     deviations = X[~MASK] - MU
@@ -53,9 +60,10 @@ def test_message_is_the_combination_of_directions_that_the_network_asks_for() ->
         return v / np.linalg.norm(v)
 
     shift = 0.5 * -unit(MU) - 0.25 * -unit(STD) + 0.125 * -unit(average) + 0.75 * unit(farthest)
-    expected = MU + 2.0 * np.linalg.norm(STD) * shift
+    own = np.stack([unit(x - MU) for x in X])
+    expected = MU + 2.0 * np.linalg.norm(STD) * (shift + 0.25 * own)
     sent = attack.gradients(jax.random.key(0), view(memory), jnp.int32(0))
-    np.testing.assert_allclose(sent, np.tile(expected, (K, 1)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sent, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(attack.remember(view(memory)).average, average, rtol=1e-5)
     np.testing.assert_allclose(attack.remember(view(attack.init(K, D))).average, MU, rtol=1e-5)
 
@@ -64,6 +72,38 @@ def test_network_reacts_to_time() -> None:
     attack = learned_from(jax.random.normal(jax.random.key(2), (SIZE,)))
     early, late = (attack.gradients(jax.random.key(0), view(attack.init(K, D), t), 0) for t in (0, 500))
     assert not np.allclose(early, late)
+
+
+def test_network_reacts_to_the_memory_of_the_rule() -> None:
+    """Trust, exclusion and likeness differ between the two liars, and so do their messages."""
+    nothing = memory(2)(mean()).init(K, D)
+    senders = nothing._replace(
+        trust=nothing.trust.at[1].set(0.25),
+        excluded=nothing.excluded.at[4].set(True),
+        likeness=nothing.likeness.at[1, 4].set(6.0),
+        spread=jnp.array([1.0, 8.0]),
+    )
+    attack = learned_from(jax.random.normal(jax.random.key(2), (SIZE,)))
+    seen = view(attack.init(K, D))
+    own = features_of(seen._replace(senders=senders), MU)[:, FIRST_FEATURES:]
+    np.testing.assert_allclose(own[jnp.array([0, 1, 4])], [[1, 0, 0], [0.25, 0, 0.75], [1, 1, 0]])
+    assert not features_of(seen, MU)[:, FIRST_FEATURES:].any()
+    sent = [attack.gradients(jax.random.key(0), seen._replace(senders=s), 0) for s in (senders, nothing)]
+    changed = np.linalg.norm(sent[0] - sent[1], axis=1)
+    assert changed[1] > 0.1 and changed[4] > 0.1
+
+
+def test_an_older_network_does_what_it_did() -> None:
+    """The one in the package: all senders send the same, and the memory of the rule changes nothing."""
+    with np.load(DEFAULT_FILE) as stored:
+        w1, b1, w2, b2 = layers_of(stored["parameters"], FIRST_FEATURES, FIRST_DIRECTIONS)
+    attack = learned()
+    seen = view(attack.init(K, D), 7)._replace(senders=memory(2)(mean()).init(K, D))
+    features = features_of(seen, jnp.asarray(MU, jnp.float32))[0, :FIRST_FEATURES]
+    amounts = np.tanh(np.tanh(features @ w1 + b1) @ w2 + b2)
+    shift = amounts @ directions_of(seen, jnp.asarray(MU, jnp.float32))[:FIRST_DIRECTIONS, 0]
+    sent = attack.gradients(jax.random.key(0), seen, jnp.int32(0))
+    np.testing.assert_allclose(sent, np.tile(MU + 3.0 * np.linalg.norm(STD) * shift, (K, 1)), rtol=1e-4, atol=1e-5)
 
 
 def test_file_is_read_as_it_was_written_and_used_by_name(tmp_path) -> None:

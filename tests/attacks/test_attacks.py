@@ -17,6 +17,7 @@ from jaxbyz.attacks.fedpg_br_attacks import ranges_of
 from jaxbyz.attacks.gradient_found import WIDE
 from jaxbyz.attacks.gradient_found_starts import families_of_starts, in_subspace, ingredients_of_starts
 from jaxbyz.attacks.one_of import choose_attack, one_of
+from jaxbyz.components import make_rule
 from jaxbyz.errors import UsageError
 from jaxbyz.protocol.agreements import diameter
 from jaxbyz.protocol.exchange import Adversary, omniscient_view, sent_to
@@ -274,6 +275,14 @@ def test_long_messages_are_forged_in_a_subspace(seed: int, options: dict[str, fl
     np.testing.assert_allclose(done["in the subspace, 0 steps"], done["everywhere, 0 steps"], rtol=1e-4)
     assert done["in the subspace, 20 steps"] >= done["in the subspace, 0 steps"]
     assert done["in the subspace, 20 steps"] >= 0.95 * done["everywhere, 20 steps"]
+
+
+def test_a_rule_that_remembers_is_not_searched_in_a_subspace() -> None:
+    """What it remembers is not rotated with the messages."""
+    rule, x, mask = make_rule("memory+caf", K, F), jnp.ones((K, WIDE)), jnp.arange(K) < F
+    view = omniscient_view(jax.random.key(0), rule, rule.init(K, WIDE), x, Adversary(mask))
+    forge = gradient_found(on="gradients", steps=1, restarts=1).gradients
+    assert jax.eval_shape(lambda key: forge(key, view, jnp.int32(0)), jax.random.key(0)).shape == x.shape
 
 
 def test_the_starts_are_the_same_in_the_subspace() -> None:
