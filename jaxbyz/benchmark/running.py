@@ -147,6 +147,7 @@ def tune_and_run_cells(
     cells: list[Cell],
     folder: str | Path,
     tuned: str | Path,
+    log: Callable[[str], None] = lambda line: None,
     **options: Any,
 ) -> dict[str, str]:
     """Tune every entry on a task and train its cells there at once, so that both use programs that are in memory.
@@ -159,6 +160,7 @@ def tune_and_run_cells(
         cells: as in `run_cells`.
         folder: as in `run_cells`.
         tuned: the folder of what tuning tried.
+        log: as in `run_cells`; it also receives every failure at once.
         **options: further arguments of `run_cells`.
 
     Returns:
@@ -166,17 +168,21 @@ def tune_and_run_cells(
     """
     target, steps, failed = make_folder(folder), make_folder(tuned), dict[str, str]()
 
-    def train(task: str, name: str, own: list[Cell], work: Path) -> None:
+    def train(task: str, name: str, own: list[Cell], found: dict[str, str], work: Path) -> None:
         competing = entries
         if name not in NOT_ENTRIES:
             eta = tune_if_missing(suite, entries, name, task, steps)
             competing = with_step_sizes(suite, entries, {(task, name): eta})
-        failed.update(run_cells(suite, competing, own, target, **options))
+        found.update(run_cells(suite, competing, own, target, log=log, **options))
 
     for task, name in dict.fromkeys((cell.task, cell.entry) for cell in cells):
         own = [cell for cell in cells if (cell.task, cell.entry) == (task, name)]
         work = target / WORKING / record_name(task, name)
-        failed |= _write_once(work, [cell.name for cell in own], partial(train, task, name, own))
+        found = dict[str, str]()
+        found |= _write_once(work, [cell.name for cell in own], partial(train, task, name, own, found))
+        for cell, reason in found.items():
+            log(f"{cell} failed: {reason}")
+        failed |= found
     _remove_if_empty(target / WORKING)
     return failed
 
