@@ -171,14 +171,13 @@ def reference_cells(suite: Suite, task: str, federation: str) -> list[Cell]:
 
 
 def cells_of(suite: Suite, entries: Mapping[str, BenchmarkEntry]) -> list[Cell]:
-    """Return all cells of a suite for these entries, the references of a setting first.
+    """Return all cells of a suite, first the references, then entry by entry: what is stopped has complete entries.
 
     Entries with a server do not take part in decentralised federations.
     """
-    cells: dict[Cell, None] = {}
-    for task, federation in suite.settings:
-        cells.update(dict.fromkeys(reference_cells(suite, task, federation)))
-        for entry in entries.values():
+    cells = {cell: None for setting in suite.settings for cell in reference_cells(suite, *setting)}
+    for entry in entries.values():
+        for task, federation in suite.settings:
             if takes_part(suite, entry, task, federation):
                 attacks = (NO_ATTACK, *suite.attacks_in(task, federation))
                 cells.update({Cell(task, federation, entry.name, attack): None for attack in attacks})

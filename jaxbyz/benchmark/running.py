@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxbyz.benchmark.entries import BenchmarkEntry, Cell, cell_config, options_of
+from jaxbyz.benchmark.entries import NOT_ENTRIES, BenchmarkEntry, Cell, cell_config, options_of, with_step_sizes
 from jaxbyz.benchmark.records import CERTIFICATE, read_record, record_name, record_path, write_record
 from jaxbyz.benchmark.results import write_result
 from jaxbyz.benchmark.sharing import sharing_of, train_planned
 from jaxbyz.benchmark.suite import Suite
+from jaxbyz.benchmark.tuning import tune_if_missing
 from jaxbyz.certify import certify
 from jaxbyz.certify.rule_names import AGREEMENT
 from jaxbyz.configuration.config import Config
@@ -110,7 +111,7 @@ def run_cells(
             found = [run.metrics]
         else:
             attacks = [cell.attack for cell in batch]
-            runs = train_planned(first, attacks, np.ones(1), sharing_of(suite, attacks))
+            runs = train_planned(first, attacks, np.ones(1), sharing_of(suite, batch[0][:2], attacks))
             found = [run.metrics for (run,) in runs]
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):
@@ -136,6 +137,52 @@ def run_cells(
         if missing:
             work = target / WORKING / next(iter(configs)).name  # the same for processes that miss other cells
             failed |= _write_once(work, [cell.name for cell in missing], partial(train, missing, configs))
+    _remove_if_empty(target / WORKING)
+    return failed
+
+
+def tune_and_run_cells(
+    suite: Suite,
+    entries: Mapping[str, BenchmarkEntry],
+    cells: list[Cell],
+    folder: str | Path,
+    tuned: str | Path,
+    log: Callable[[str], None] = lambda line: None,
+    **options: Any,
+) -> dict[str, str]:
+    """Tune every entry on a task and train its cells there at once, so that both use programs that are in memory.
+
+    An entry on a task is one piece of work: processes that share the folder take one after another.
+
+    Args:
+        suite: as in `run_cells`.
+        entries: as in `run_cells`.
+        cells: as in `run_cells`.
+        folder: as in `run_cells`.
+        tuned: the folder of what tuning tried.
+        log: as in `run_cells`; it also receives every failure at once.
+        **options: further arguments of `run_cells`.
+
+    Returns:
+        The cells that failed: name -> reason.
+    """
+    target, steps, failed = make_folder(folder), make_folder(tuned), dict[str, str]()
+
+    def train(task: str, name: str, own: list[Cell], found: dict[str, str], work: Path) -> None:
+        competing = entries
+        if name not in NOT_ENTRIES:
+            eta = tune_if_missing(suite, entries, name, task, steps)
+            competing = with_step_sizes(suite, entries, {(task, name): eta})
+        found.update(run_cells(suite, competing, own, target, log=log, **options))
+
+    for task, name in dict.fromkeys((cell.task, cell.entry) for cell in cells):
+        own = [cell for cell in cells if (cell.task, cell.entry) == (task, name)]
+        work = target / WORKING / record_name(task, name)
+        found = dict[str, str]()
+        found |= _write_once(work, [cell.name for cell in own], partial(train, task, name, own, found))
+        for cell, reason in found.items():
+            log(f"{cell} failed: {reason}")
+        failed |= found
     _remove_if_empty(target / WORKING)
     return failed
 

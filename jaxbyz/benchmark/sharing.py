@@ -29,11 +29,16 @@ class Sharing(NamedTuple):
     at_once: int
 
 
-def sharing_of(suite: Suite, attacks: Sequence[str]) -> Sharing | None:
-    """Return what a program of these attacks has in common with others of the suite; None if it stands alone."""
-    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks))[0], suite.tuning
-    at_once = (tuning.worst or len(tuning.attacks)) * len(tuning.factors) * tuning.count
-    return Sharing(shared, at_once) if set(attacks) <= set(shared) else None
+def sharing_of(suite: Suite, setting: tuple[str, str], attacks: Sequence[str]) -> Sharing | None:
+    """Return what a program of these attacks has in common with others of the setting; None if it stands alone.
+
+    A call trains what a step of tuning needs, rounded up to whole cells.
+    """
+    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks_in(*setting)))[0], suite.tuning
+    tried = len(suite.tuning_attacks(setting[0]))
+    runs = max(tried, tuning.worst * len(tuning.factors)) if tuning.worst else tried * len(tuning.factors)
+    cells = -(-runs * tuning.count // suite.seeds.count)
+    return Sharing(shared, cells * suite.seeds.count) if set(attacks) <= set(shared) else None
 
 
 def train_planned(

@@ -178,6 +178,14 @@ class Suite(NamedTuple):
         left_out = (*self.tasks[task].without, *self.federations[federation].without)
         return tuple(attack for attack in self.attacks if attack not in left_out)
 
+    def first_federation(self, task: str) -> str:
+        """Return the first federation of a task, in which entries are tuned."""
+        return next(f for t, f in self.settings if t == task)
+
+    def tuning_attacks(self, task: str) -> tuple[str, ...]:
+        """Return the attacks under which entries are tuned on a task: those that it does not leave out."""
+        return tuple(attack for attack in self.tuning.attacks if attack not in self.tasks[task].without)
+
     def is_ranked(self, task: str, federation: str) -> bool:
         """Return whether a setting counts in the overall score."""
         return self.tasks[task].ranked and self.federations[federation].ranked
@@ -407,8 +415,11 @@ def _problems(suite: Suite) -> Iterator[str]:
             for attack in part.without:
                 if attack not in suite.attacks:
                     yield f"{kind}.{name}.without: {attack!r} is not an attack of the suite"
-                if attack in tuning.attacks:
+                if attack in tuning.attacks and kind == "federations":
                     yield f"{kind}.{name}.without: {attack!r} is needed for tuning"
+    for name in suite.tasks:
+        if len(suite.tuning_attacks(name)) < max(1, tuning.worst):
+            yield f"tasks.{name}.without: leaves {len(suite.tuning_attacks(name))} tuning attacks"
     for task, federation in ((suite.tasks[t], suite.federations[f]) for t, f in suite.settings):
         attacks = suite.attacks_in(task.name, federation.name)
         if not attacks:

@@ -56,7 +56,7 @@ def tune(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: s
     Raises:
         UsageError: if a seed became non-finite with every step size.
     """
-    attacks, screened = tuning_attacks(suite, name), dict[str, float]()
+    attacks, screened = tuning_attacks(suite, name, task), dict[str, float]()
     if len(attacks) > (suite.tuning.worst or len(attacks)):
         found = _returns_of(suite, entries, name, task, attacks, (1.0,))
         screened = {attack: float(values[0]) for attack, values in found.items()}
@@ -89,19 +89,20 @@ def _returns_of(
     returns: dict[str, np.ndarray] = {}
     for group in groups_of_attacks(attacks):
         config = tuning_config(suite, entries, name, task, group[0])
-        sharing = None if name in NOT_ENTRIES else sharing_of(suite, group)
+        setting = task, suite.first_federation(task)
+        sharing = None if name in NOT_ENTRIES else sharing_of(suite, setting, group)
         returns |= dict(zip(group, average_returns(config, group, np.array(factors), sharing, share), strict=True))
     return {attack: returns[attack] for attack in attacks}
 
 
-def tuning_attacks(suite: Suite, name: str) -> tuple[str, ...]:
-    """Return the attacks under which an entry or a reference is tuned."""
-    return (NO_ATTACK,) if name in NOT_ENTRIES else suite.tuning.attacks
+def tuning_attacks(suite: Suite, name: str, task: str) -> tuple[str, ...]:
+    """Return the attacks under which an entry or a reference is tuned on a task."""
+    return (NO_ATTACK,) if name in NOT_ENTRIES else suite.tuning_attacks(task)
 
 
 def tuning_config(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: str, task: str, attack: str) -> Config:
     """Return the configuration of tuning with the factor 1: the task's step size, with the decay of the entry."""
-    federation = next(f for t, f in suite.settings if t == task)
+    federation = suite.first_federation(task)
     cell = Cell(task, federation, name, attack)
     if name in NOT_ENTRIES:
         cell = reference_cell(suite, name, task, federation)
@@ -121,7 +122,7 @@ def tune_if_missing(suite: Suite, entries: Mapping[str, BenchmarkEntry], name: s
             size.
     """
     path = record_path(folder, record_name(task, name))
-    config = tuning_config(suite, entries, name, task, tuning_attacks(suite, name)[0])
+    config = tuning_config(suite, entries, name, task, tuning_attacks(suite, name, task)[0])
     if not path.exists():
         tuned = tune(suite, entries, name, task)
         write_record(path, suite, {"task": task, "entry": name, "config": to_dict(config), **tuned._asdict()})

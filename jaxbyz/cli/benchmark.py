@@ -30,6 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(one, "--jobs", "number of processes", 1, least=1, metavar="N")
     one.add_argument("--tuned", metavar="RESULTS", help="use the step sizes that `benchmark tune` found")
     one.add_argument(
+        "--tune", action="store_true",
+        help="tune entries first where the folder of --tuned lacks them, in the same processes",
+    )  # fmt: skip
+    one.add_argument(
         "--together", action="store_true",
         help="train attacks that can share a program in one: fewer compilations, but no checkpoints",
     )  # fmt: skip

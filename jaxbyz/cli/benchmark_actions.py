@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from jaxbyz.benchmark.html_page import write_page
 from jaxbyz.benchmark.leaderboard import load_leaderboard
 from jaxbyz.benchmark.merging import merge
 from jaxbyz.benchmark.records import read_records
-from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells
+from jaxbyz.benchmark.running import certify_rules, rules_to_certify, run_cells, tune_and_run_cells
 from jaxbyz.benchmark.suite import Suite, load_suite, suite_names
 from jaxbyz.benchmark.table import attack_tables, both_tables
 from jaxbyz.benchmark.tuning import load_step_sizes, tune_if_missing
@@ -42,7 +43,7 @@ from jaxbyz.runs.run_folder import make_folder
 
 # Options that processes with a part of the work receive.
 SHARED_OPTIONS = (
-    "out", "entries", "tuned", "part", "checkpoint_every", "together", "no_certify",
+    "out", "entries", "tuned", "tune", "part", "checkpoint_every", "together", "no_certify",
     "task", "federation", "entry", "attack",
 )  # fmt: skip
 
@@ -66,7 +67,9 @@ def run_suite(arguments: argparse.Namespace) -> int:
     """Train what is not finished and certify rules, here or in several processes."""
     suite = load_suite(arguments.suite)
     entries = load_entries(arguments.entries, suite.entries)
-    if arguments.tuned is not None:
+    if arguments.tune and arguments.tuned is None:
+        raise UsageError("--tune needs --tuned DIR, the folder of the step sizes")
+    if arguments.tuned is not None and not arguments.tune:
         entries = with_step_sizes(suite, entries, load_step_sizes(arguments.tuned, suite))
     cells = _part(arguments.part, _selected(arguments, suite, entries))
     log = message_printer(arguments)
@@ -74,7 +77,8 @@ def run_suite(arguments: argparse.Namespace) -> int:
         words = _words_of(arguments)
         return _exit_code(run_in_processes({f"process {i}": words for i in range(arguments.jobs)}, arguments.jobs, log))
     try:
-        failed = run_cells(
+        train = partial(tune_and_run_cells, tuned=arguments.tuned) if arguments.tune else run_cells
+        failed = train(
             suite,
             entries,
             cells,

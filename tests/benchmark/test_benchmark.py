@@ -492,9 +492,14 @@ def test_a_factor_on_the_step_size_is_another_step_size(tmp_path):
         assert value == pytest.approx(np.mean(measurements(config, run(config).metrics)["average"]), rel=1e-4)
 
 
-def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch):
-    """Its step size, seeds and attack are data, so the calls differ in nothing that is compiled."""
-    suite, programs = load_suite(write_suite(tmp_path)), []
+@pytest.mark.parametrize("left_out", [[], ["avg-zero"]])
+def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch, left_out):
+    """Its step size, seeds and attack are data, so the calls differ in nothing that is compiled.
+
+    A task that leaves out an attack neither compiles it nor tunes with it.
+    """
+    text = SUITE.replace("[tasks.easy]", f"[tasks.easy]\nwithout = {left_out}")
+    suite, programs = load_suite(write_suite(tmp_path, text)), []
 
     def recorded(batch, settings):
         programs.append((batch.first.family, batch.first.coins.ndim, len(batch.row_at), batch.attacks))
@@ -506,7 +511,9 @@ def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch):
     cells = [cell for cell in cells_of(suite, entries()) if cell.entry == "central"]
     assert all("recorded" in reason for reason in run_cells(suite, entries(), cells, tmp_path, together=True).values())
     tuned, trained = programs
-    assert tuned == trained and tuned[2:] == (2 * 2 * 2, ("none", "avg-zero", "large-noise"))
+    kept = tuple(name for name in ("none", "avg-zero", "large-noise") if name not in left_out)
+    assert tuned == trained and tuned[2:] == (8, kept)
+    assert suite.tuning_attacks("easy") == kept[: 2 - len(left_out)]
 
 
 @pytest.mark.slow
@@ -534,12 +541,16 @@ def test_a_whole_small_suite_in_two_processes(tmp_path, capsys, registries_resto
     mine.write_text(MINE)
     common = ["--import", str(own), "benchmark"]
     options = ["--entries", str(mine), "--jobs", "2"]
+    assert main([*common, "run", str(path), "--out", out, "--tune", "--tuned", tuned, "--together", *options]) == 0
+    assert len(list((tmp_path / "out").glob("*.json"))) == 2 + 3 + 1 and not (tmp_path / "out" / ".working").exists()
+    assert [file.name for file in (tmp_path / "tuned").glob("*.json")] == ["easy.mine.json"]
+    best = load_step_sizes(tuned, load_suite(path))["easy", "mine"]
+    trained = load_results(out, load_suite(path))
+    assert {result.config["eta"] for cell, result in trained.items() if cell.entry == "mine"} == {best}
     assert main([*common, "tune", str(path), "--out", tuned, *options]) == 0
     assert {file.name for file in (tmp_path / "tuned").glob("*.json")} == {
         f"easy.{name}.json" for name in ("alone", "mean", "mine")
     }
-    assert main([*common, "run", str(path), "--out", out, "--tuned", tuned, *options]) == 0
-    assert len(list((tmp_path / "out").glob("*.json"))) == 2 + 3 + 1
     assert main([*common, "page", str(path), out, "--out", str(tmp_path / "board.html")]) == 0
     assert main([*common, "verify", str(path), out, "--count", "1"]) == 0
     assert "different" not in capsys.readouterr().out
