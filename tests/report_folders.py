@@ -10,7 +10,7 @@ import numpy as np
 from jaxbyz.cli import main
 
 TINY = ["--agents", "5", "--byzantine", "1", "--N", "4", "--B", "2", "--horizon", "20", "--hidden", "4",
-        "--trajectories", "12", "--p", "0.5", "--kappa", "2"]  # fmt: skip
+        "--trajectories", "12", "--p", "0.5", "--kappa", "2", "--aggregator", "rfa"]  # fmt: skip
 
 
 def make_folders(root: Path) -> list[Path]:

@@ -296,7 +296,9 @@ def votes_of_groups(likeness: Float[Array, "n n"], batches: Float[Array, ""], by
     sure = jnp.where(others, jnp.clip((excess / deviation - ALIKE) / (SURE - ALIKE), 0.0, 1.0), 0.0)
     same = jnp.square(jnp.clip(excess / (1.0 - usual), 0.0, 1.0))
     size = 1.0 + jnp.sum(jnp.where(others, jnp.maximum(same, sure), 0.0), axis=1)
-    return jnp.maximum(size - byzantine, 1.0 - jnp.max(sure, axis=1)) / size
+    # XLA may compute the operands of a maximum again and round them otherwise, so that its derivative becomes 0/0.
+    surest = jax.lax.stop_gradient(jnp.max(sure, axis=1))
+    return jnp.maximum(size - byzantine, 1.0 - surest) / size
 
 
 def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array, " n"]:

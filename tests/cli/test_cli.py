@@ -470,7 +470,7 @@ def test_xla_flags_of_the_user_are_kept(monkeypatch):
         set_flags()
     flags = os.environ["XLA_FLAGS"].split()
     assert flags[0] == "--xla_backend_extra_options=mine=1" and agents_can_share_cores()
-    assert len({flag.partition("=")[0] for flag in flags}) == len(flags) == 5
+    assert len({flag.partition("=")[0] for flag in flags}) == len(flags) == 6
     monkeypatch.setenv("XLA_FLAGS", "")
     set_flags()
     assert {FUSED_SMALL_LOOPS, WIDE_VECTORS} < set(os.environ["XLA_FLAGS"].split()) and agents_can_share_cores()
@@ -495,7 +495,9 @@ def test_a_misspelt_command_is_answered_with_few_suggestions(capsys):
     assert capsys.readouterr().err.count("'cartpole") <= 6  # the name itself, and five suggestions
 
 
-@pytest.mark.parametrize(("words", "rule"), [([], "rfa"), (["--env", "LunarLander-v3"], "caf")])
+@pytest.mark.parametrize(
+    ("words", "rule"), [(["--preset", "default"], "rfa"), (["--env", "LunarLander-v3"], "memory+rfa")]
+)
 def test_the_help_shows_the_rule_of_the_task(words, rule, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["jaxbyz", "train", *words])
     with pytest.raises(SystemExit):

@@ -43,7 +43,7 @@ def test_every_algorithm_trains_on_every_task(env, algorithm, capsys):
     [
         (
             "CartPole-v1", "res-nharpg",
-            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule rfa (the "
+            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule memory+rfa (the "
             "default under attack), agreement none (res-nharpg has none); for this algorithm B=1 instead of 8",
         ),
         (
@@ -79,7 +79,7 @@ def test_values_that_the_user_gives_are_not_replaced():
 
 def test_what_fits_is_not_replaced():
     choice = choose(byzantine=3)
-    assert "rule rfa (the default under attack), agreement mda (the default)" in str(choice)
+    assert "rule memory+rfa (the default under attack), agreement mda (the default)" in str(choice)
     assert "rule mean (as no agent is Byzantine)" in str(choose())
     assert "preset cartpole-paper (as asked for)" in str(choose("cartpole-paper"))
     assert "rule bucketing+krum (as asked for)" in str(choose(byzantine=1, aggregator="bucketing+krum"))

@@ -293,7 +293,7 @@ def test_every_algorithm_runs_with_absent_agents_and_lost_messages(name):
 
 
 def test_limits_refer_to_those_present():
-    attacked = {"agents": 13, "byzantine": 3, "agreement": "none"}
+    attacked = {"agents": 13, "byzantine": 3, "agreement": "none", "aggregator": "rfa"}
     jb.resolve(**attacked, participation=0.6)  # 3 of 8, below the half of RFA
     with pytest.raises(jb.UsageError, match="byzantine=3 of agents=6 exceeds the limit 1/2 of aggregator rfa"):
         jb.resolve(**attacked, participation=0.4)
