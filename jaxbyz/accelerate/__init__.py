@@ -10,7 +10,7 @@
 | `matrix_products`, `trigonometry` | small products, cosine and sine on a CPU | `@`, `jnp.cos`, `jnp.sin` |
 | `convolutions` | convolutions of many agents | `lax.conv_general_dilated` |
 | `no_inline`, `fast_compilation` | functions that XLA does not inline, programs that run once | `jax.jit` |
-| `kernels`, `jaxprs` | functions of lanes as single Triton kernels, made from jaxprs | the traced function itself |
+| `kernels`, `jaxprs` | functions of lanes or of a small matrix as single Triton kernels | the traced function itself |
 | `platform` | the choice between all of these, `trace_for` in tests | |
 | `portable` | functions as files that run on every platform | |
 | `setup`, `stored_programs`, `lazy_imports` | XLA flags, compiled programs on disk, imports | |

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from jaxbyz.accelerate.kernels import one_matrix_kernel
 from jaxbyz.rules.base import Rule, check_byzantine, normalised, weighted
 from jaxbyz.rules.covariance import projections, scaled
 from jaxbyz.rules.distances import gram_matrix
@@ -33,25 +36,38 @@ def caf(byzantine: int = 0) -> Rule:
         n = messages.shape[0]
         check_byzantine("caf", byzantine, n, (n - 1) // 2)
         gram, ok = gram_matrix(messages)
-        gram = scaled(gram)
-
-        def filter_once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            c, best, least = carry
-            share = c / jnp.maximum(jnp.sum(c), jnp.finfo(c.dtype).tiny)
-            value, tau = projections(gram, share)
-            better = value < least
-            tau = jnp.where(c > 0, tau, 0.0)
-            most = jnp.max(tau)
-            ratio = tau / jnp.where(most > 0, most, 1.0)
-            removed = (ratio > 1.0 - 1e-6) | (most <= 0)  # the farthest, whatever the rounding; all, if all are equal
-            after = jnp.where(removed, 0.0, c * (1.0 - ratio))
-            return after, jnp.where(better, share, best), jnp.where(better, value, least)
-
-        def step(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            return jax.lax.cond(jnp.sum(carry[0]) > n - 2 * byzantine, filter_once, lambda same: same, carry)
-
-        c = ok.astype(gram.dtype)
-        start = (c, c / jnp.maximum(jnp.sum(c), 1.0), jnp.asarray(jnp.inf, gram.dtype))
-        return normalised(jax.lax.fori_loop(0, 2 * byzantine, step, start)[1], ok)
+        filtered = partial(filtered_shares, n=n, byzantine=byzantine)
+        return normalised(one_matrix_kernel(filtered, scaled(gram), ok.astype(gram.dtype)), ok)
 
     return weighted(weights, rotates=True, translates=True)
+
+
+def filtered_shares(
+    gram: Float[Array, "n n"], start: Float[Array, " n"], *, n: int, byzantine: int
+) -> Float[Array, " n"]:
+    """Return the shares of the messages in the μ_c of least λ.
+
+    Args:
+        gram: `[n, n]`, the scaled Gram matrix, with zero rows and columns for unusable messages.
+        start: `[n]`, c at first: 1 for usable messages and 0 for others.
+        n: the number of messages. The arrays may have further entries, which are zero.
+        byzantine: f.
+    """
+
+    def filter_once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        c, best, least = carry
+        share = c / jnp.maximum(jnp.sum(c), jnp.finfo(c.dtype).tiny)
+        value, tau = projections(gram, share)
+        better = value < least
+        tau = jnp.where(c > 0, tau, 0.0)
+        most = jnp.max(tau)
+        ratio = tau / jnp.where(most > 0, most, 1.0)
+        removed = (ratio > 1.0 - 1e-6) | (most <= 0)  # the farthest, whatever the rounding; all, if all are equal
+        after = jnp.where(removed, 0.0, c * (1.0 - ratio))
+        return after, jnp.where(better, share, best), jnp.where(better, value, least)
+
+    def step(i: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        return jax.lax.cond(jnp.sum(carry[0]) > n - 2 * byzantine, filter_once, lambda same: same, carry)
+
+    first = (start, start / jnp.maximum(jnp.sum(start), 1.0), jnp.asarray(jnp.inf, gram.dtype))
+    return jax.lax.fori_loop(0, 2 * byzantine, step, first)[1]

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxbyz.accelerate.kernels import inner_product, matrix_vector, repeat
 from jaxbyz.rules.base import root
 
-# A multiple of 3. In the power 2^15 of a matrix, eigenvalues within a factor 1 − 1e-4 of the largest count as equal.
-SQUARINGS = 15
+# Each is three squarings. In the power 2^15 of a matrix, eigenvalues within a factor 1 − 1e-4 of the largest count as
+# equal.
+EIGHTH_POWERS = 5
 
 
 def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -18,12 +20,13 @@ def top_projector(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     It does not depend on the order of rows. If several directions share the largest eigenvalue, it is the mean of their
     projectors; for a zero matrix it is zero. Not differentiated.
     """
-    power = _with_trace_one(jax.lax.stop_gradient(matrix))
-    for squarings in range(1, SQUARINGS + 1):
-        power = jnp.matmul(power, power, precision=jax.lax.Precision.HIGHEST)
-        if squarings % 3 == 0:  # the largest eigenvalue was at least 1/n before, so that its 8th power is not lost
-            power = _with_trace_one(power)
-    return power
+
+    def eighth_power(power: Array) -> Array:
+        for _ in range(3):
+            power = jnp.matmul(power, power, precision=jax.lax.Precision.HIGHEST)
+        return _with_trace_one(power)  # the largest eigenvalue was at least 1/n before, so its 8th power is not lost
+
+    return repeat(EIGHTH_POWERS, eighth_power, _with_trace_one(jax.lax.stop_gradient(matrix)))
 
 
 def _with_trace_one(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -39,8 +42,8 @@ def scaled(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 def gram_around_mean(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> Float[Array, "n n"]:
     """Return `⟨x_i − μ, x_j − μ⟩` around `μ = Σ_i share_i x_i`, from the Gram matrix around any other point."""
-    pull = jnp.matmul(gram, share, precision=jax.lax.Precision.HIGHEST)
-    return gram - pull[:, None] - pull[None, :] + jnp.dot(share, pull)
+    pull = matrix_vector(gram, share)
+    return gram - pull[:, None] - pull[None, :] + inner_product(share, pull)
 
 
 def projections(gram: Float[Array, "n n"], share: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, " n"]]:

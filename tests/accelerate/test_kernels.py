@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,13 @@ import pytest
 from helpers import cuda_kernels_in
 from jax import lax
 
-from jaxbyz.accelerate.kernels import one_kernel
+from jaxbyz.accelerate.kernels import one_kernel, one_matrix_kernel
 from jaxbyz.accelerate.kernels.row_kernels import WARP_LANES
 from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander.environment import EnvParams, LunarLander
+from jaxbyz.rules import Receiver
+from jaxbyz.rules.caf import caf, filtered_shares
 
 
 def mixed(a, b, flag):
@@ -83,3 +87,59 @@ def test_lunar_lander_kernel_agrees_with_the_cpu():
         got = jax.vmap(physics.step)(world, over)
     for name in physics.World._fields:
         np.testing.assert_allclose(getattr(got, name), getattr(expected, name), atol=2e-4, err_msg=name)
+
+
+def sets_of_messages(n: int) -> np.ndarray:
+    """Sets of n messages `[8, n, 6]`: random, far, clustered, equal, zero, long, short and unusable ones."""
+    rng = np.random.default_rng(n)
+    x, few = rng.normal(size=(n, 6)), np.arange(n)[:, None] < (n - 1) // 3
+    unusable = np.where(few, np.nan, x)
+    unusable[-1] = 1e30
+    sets = [x, x + 8 * few, np.where(few, 5 + 1e-3 * x, x), 0 * x + x[0], 0 * x, 1e15 * x, 1e-15 * x, unusable]
+    return np.stack(sets).astype(np.float32)
+
+
+def share_function(f: int):
+    """Return the function messages `[n, D]` -> shares of CAF. It is new, so that JAX traces it again."""
+    rule = caf(f)
+    return lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).shares[0]
+
+
+@pytest.mark.parametrize("n", [3, 13, 33])
+def test_filter_of_caf_in_a_kernel(n):
+    """Alone and in batches of batches; there is another number of padded rows for each n."""
+    x, results = sets_of_messages(n), {}
+    for platform in ("plain", "kernels"):
+        with trace_for(platform):
+            function = share_function((n - 1) // 3)
+            results[platform] = jax.jit(lambda x, f=function: (f(x[1]), jax.vmap(jax.vmap(f))(x[None])[0]))(x)
+    for found, expected in zip(*results.values(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+        assert np.isfinite(expected).all()
+
+
+def test_derivatives_through_a_kernel_are_those_of_the_plain_filter():
+    """First ones in reverse, and second ones in reverse over forward."""
+    x, results = sets_of_messages(5)[:2], {}
+    for platform in ("plain", "kernels"):
+        with trace_for(platform):
+            function = share_function(1)
+
+            def loss(x, function=function):
+                return function(x) @ jnp.arange(5.0)
+
+            def slope(x, loss=loss):
+                return jax.jvp(loss, (x,), (jnp.cos(x),))[1]
+
+            results[platform] = jax.jit(lambda x, a=loss, b=slope: [jax.vmap(jax.grad(f))(x) for f in (a, b)])(x)
+    for found, expected in zip(*results.values(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert np.abs(expected).max() > 0
+
+
+@pytest.mark.parametrize(("n", "kernels"), [(13, 1), (64, 1), (65, 0)])
+def test_filter_of_caf_is_one_cuda_kernel(n, kernels):
+    filtered = partial(filtered_shares, n=n, byzantine=2)
+    with trace_for("kernels", only_lowered=True):
+        one_for_all = jax.vmap(jax.vmap(partial(one_matrix_kernel, filtered)))
+        assert cuda_kernels_in(one_for_all, jnp.ones((10, 48, n, n)), jnp.ones((10, 48, n))) == kernels

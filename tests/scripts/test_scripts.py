@@ -28,6 +28,16 @@ def test_the_speed_of_batches_and_iterations_is_measured(tmp_path):
     assert all(len(taken) == 1 and taken[0] > 0 for taken in report["iterations"]["seconds"].values())
 
 
+@pytest.mark.slow
+def test_the_speed_of_kernels_is_measured(tmp_path):
+    out = tmp_path / "kernels.json"
+    command = [sys.executable, str(BENCHMARKS / "speed" / "kernels_speed.py"), "--small", "--out", str(out)]
+    subprocess.run(command, check=True, timeout=900)
+    rows = json.loads(out.read_text())["rows"]
+    assert rows["caf of one"]["kernels"] == {"with kernels": 1, "without": 0}
+    assert all(row["largest difference"] < 1e-4 for group, row in rows.items() if group != "iteration, rfa")
+
+
 @needs_results
 def test_the_seeds_of_a_task_are_merged(tmp_path):
     (published,) = (row for row in read_rows(RESULTS / "tasks.jsonl.gz") if row["name"] == "pendulum-avg-zero")

@@ -1,8 +1,9 @@
-"""Functions of many lanes as single GPU kernels, traced from the same functions that run on a CPU.
+"""Functions of many lanes or of one small matrix as single GPU kernels, traced from the functions that run on a CPU.
 
 A kernel is written with Pallas and compiled by Triton; on other devices Pallas interprets it, for tests.
 """
 
+from jaxbyz.accelerate.kernels.matrix_kernels import inner_product, matrix_vector, one_matrix_kernel, repeat
 from jaxbyz.accelerate.kernels.row_kernels import KERNEL_TYPES, one_kernel
 
-__all__ = ["KERNEL_TYPES", "one_kernel"]
+__all__ = ["KERNEL_TYPES", "inner_product", "matrix_vector", "one_kernel", "one_matrix_kernel", "repeat"]

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxbyz.accelerate.kernels.result_shapes import result_like
 from jaxbyz.accelerate.kernels.rows import TRACED_LANES, RowInterpreter, cast, count_entries, entries_of, make_tables
 from jaxbyz.accelerate.platform import interpret_kernels
 
@@ -53,15 +54,13 @@ def one_kernel(function: Callable, *args: Any) -> Any:
         rows = _split_rows(source[...], inputs)
         target[...] = _join_rows(entries_of(RowInterpreter(WARP_LANES).run(traced, make_tables(shapes, rows))), height)
 
-    kind, block = jax.typeof(table), pl.BlockSpec((height, WARP_LANES), lambda i: (0, i))
-    # Under `shard_map`, the results vary over the mesh axes that the inputs vary over.
-    varying = {"vma": kind.vma} if hasattr(kind, "vma") else {}
+    block = pl.BlockSpec((height, WARP_LANES), lambda i: (0, i))
     stored = pl.pallas_call(
         kernel,
         grid=(width // WARP_LANES,),
         in_specs=[block],
         out_specs=block,
-        out_shape=jax.ShapeDtypeStruct(table.shape, jnp.float32, **varying),
+        out_shape=result_like(table, table.shape),
         compiler_params=triton.CompilerParams(num_warps=1, num_stages=1),
         interpret=interpret_kernels(),
     )(table)
