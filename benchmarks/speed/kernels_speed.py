@@ -4,8 +4,9 @@
 
 - `filter`: what CAF computes from the Gram matrices of 13 messages, 10 seeds × 48 tries of an attack;
 - `caf of many`: CAF on 10 × 48 sets of messages `[13, 5000]`, and `caf of one`: on `[13, 1000]`;
-- `iteration`: one iteration of Catch's preset, 13 agents, three of them Byzantine, with the attack opt-ipm, 10 seeds:
-  with CAF, and with RFA alone and behind the memory of senders.
+- `iteration`: one iteration of Catch's preset, 13 agents, three of them Byzantine, 10 seeds: with CAF under the attack
+  opt-ipm, which applies the rule many times, and with RFA alone and behind the memory of senders, under AvgZero
+  and opt-ipm.
 
 Everything is compiled and run once before it is timed, and the programs of a group take turns. The file has the seconds
 of every round, the median and the range of the ratios of rounds, how many calls of kernels a program has, and the
@@ -99,15 +100,21 @@ def rule_programs(compiler: Compiler, sizes: Sizes) -> dict[str, dict[str, Progr
 def iteration_programs(compiler: Compiler, sizes: Sizes) -> dict[str, dict[str, Program]]:
     """Return one iteration of all seeds with several rules."""
 
-    def start(rule: str, platform: Platform = "kernels") -> Program:
-        config = jb.resolve("catch", agents=AGENTS, byzantine=BYZANTINE, attack="opt-ipm", aggregator=rule)
+    def start(rule: str, attack: str = "opt-ipm", platform: Platform = "kernels") -> Program:
+        config = jb.resolve("catch", agents=AGENTS, byzantine=BYZANTINE, attack=attack, aggregator=rule)
         algorithm = jb.build(config)
         states = jax.jit(jax.vmap(algorithm.init))(jax.random.split(jax.random.key(0), sizes.seeds))
         step = jax.vmap(algorithm.step, in_axes=(0, None))
         return compiler.start(lambda *arguments: step(*arguments)[0].parameters, platform, states, jnp.bool_(True))
 
-    memory = {rule: start(rule) for rule in ("rfa", "memory+rfa")}
-    return {"iteration, rfa": memory, "iteration, caf": {name: start("caf", PLATFORMS[name]) for name in PLATFORMS}}
+    def with_memory(attack: str) -> dict[str, Program]:
+        return {rule: start(rule, attack) for rule in ("rfa", "memory+rfa")}
+
+    return {
+        "iteration, avg-zero": with_memory("avg-zero"),
+        "iteration, opt-ipm": with_memory("opt-ipm"),
+        "iteration, opt-ipm, caf": {name: start("caf", platform=PLATFORMS[name]) for name in PLATFORMS},
+    }
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
