@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from jaxbyz.registry import Entry, Registry
 
 EVERY_ENVIRONMENT = (
-    "Parameters are set with --env-param NAME=VALUE,… Besides its own, every environment has hold=1, the number of "
-    "steps for which an action is held, and scale=false, whether observations are scaled. Those of gymnasium have "
+    "Parameters are set with --env-param NAME=VALUE,… Besides its own, every environment has clip=false, whether "
+    "actions are clipped before they are charged, hold=1, the number of steps for which an action is held, and "
+    "scale=false, whether observations are scaled. Those of gymnasium have "
     "names like gymnasium:Acrobot-v1, and the parameters of gymnasium.make, workers and timeout=60."
 )
 GIVEN = ("agents", "byzantine", "environment")  # arguments of factories that are not options

@@ -10,6 +10,7 @@ from jaxbyz.environments.base import (
     end_episodes,
 )
 from jaxbyz.environments.catalogue import default_parameters, environments, make_environment
+from jaxbyz.environments.clipped_actions import clip_actions
 from jaxbyz.environments.gymnasium_adapter import gymnasium_environment
 from jaxbyz.environments.gymnax_adapter import adapt
 from jaxbyz.environments.held_actions import hold_actions
@@ -28,6 +29,7 @@ __all__ = [
     "agent_params",
     "check_environment",
     "check_episodes",
+    "clip_actions",
     "default_parameters",
     "end_episodes",
     "environments",

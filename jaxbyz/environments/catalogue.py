@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxbyz.environments.base import Environment, check_gymnax
+from jaxbyz.environments.clipped_actions import clip_actions
 from jaxbyz.environments.gymnasium_adapter import PREFIX, check_name, gymnasium_environment
 from jaxbyz.environments.gymnasium_adapter import names as gymnasium_names
 from jaxbyz.environments.gymnax_adapter import adapt, known_names, make_by_name, register, replace_params
@@ -116,18 +117,23 @@ for _name in known_names():
 
 # Parameters that every environment has: name -> what wraps the environment, given the value. They are applied in this
 # order.
-WRAPPERS: dict[str, Callable[[Environment, Any], Environment]] = {"hold": hold_actions, "scale": scale_observations}
+WRAPPERS: dict[str, Callable[[Environment, Any], Environment]] = {
+    "clip": clip_actions,
+    "hold": hold_actions,
+    "scale": scale_observations,
+}
 
 
 def make_environment(name: str | Environment | Any, **params: Any) -> Environment:
     """Make an environment.
 
     Args:
-        name: a registered name, a gymnax environment object, or an `Environment`, which only `hold` and `scale` change.
+        name: a registered name, a gymnax environment object, or an `Environment`, which only the
+            parameters of `WRAPPERS` change.
         **params: values that replace fields of the environment's parameters, for example `gravity=9.0`. Parameters
             that gymnax derives from others, such as CartPole's `total_mass`, follow. Every environment also has
-            `hold`, the number of steps for which an action is held, and `scale=True`, which scales observations by
-            those of a common sample.
+            `clip=True`, which clips actions to their bounds, `hold`, the number of steps for which an action is held,
+            and `scale=True`, which scales observations by those of a common sample.
 
     Raises:
         UsageError: if the name or a parameter is unknown, a value is not a number where one is needed, or the spaces

@@ -18,7 +18,7 @@ FUNCTION = "environment"  # what the file defines
 def own_environment(config: Config, file: str | None) -> Environment | None:
     """Return the environment that the file of a node makes, prepared as that of the federation is.
 
-    Observations are scaled by the scales of the federation, and actions are held as long as there.
+    Observations are scaled by the scales of the federation, and actions are clipped and held as there.
 
     Args:
         config: the configuration of the federation.
@@ -47,8 +47,8 @@ def own_environment(config: Config, file: str | None) -> Environment | None:
         raise UsageError(
             f"env_file={file}: has {_in_words(own)}; those of the federation, {config.env}, are {_in_words(common)}"
         )
-    if "hold" in (params := parse_assignments(config.env_param)):
-        own = make_environment(own, hold=params["hold"])
+    params = parse_assignments(config.env_param)
+    own = make_environment(own, **{name: params[name] for name in ("clip", "hold") if name in params})
     if common.scales is not None and own.scales is None:
         own = scale_with(own, common.scales)
     return heterogeneous(own, config.agents)

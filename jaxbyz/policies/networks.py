@@ -38,6 +38,11 @@ INITIALISERS: dict[str, tuple[Any, Any]] = {  # of kernels `[out, in]` and of bi
     "orthogonal": (nn.initializers.orthogonal(math.sqrt(2.0), column_axis=0), nn.initializers.zeros),
     # Weights as in PyTorch's linear layer: U(±1/√fan_in), whose variance is 1/(3·fan_in).
     "published": (nn.initializers.variance_scaling(1.0 / 3.0, "fan_in", "uniform", 1, 0), published_bias_init),
+    # As "lecun", and the kernel of the last layer 100 times smaller: all first actions are nearly the centre.
+    "small-outputs": (nn.initializers.lecun_normal(in_axis=1, out_axis=0), nn.initializers.zeros),
+}
+OF_LAST_LAYER = {  # of those whose last layer begins differently
+    "small-outputs": (nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal", 1, 0), nn.initializers.zeros)
 }
 
 
@@ -49,10 +54,12 @@ class Layer(nn.Module):
 
     width: int
     initialiser: str
+    last: bool = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "in L"]) -> Float[Array, "out L"]:
-        kernel_init, bias_init = INITIALISERS[self.initialiser]
+        of_layer = {**INITIALISERS, **OF_LAST_LAYER} if self.last else INITIALISERS
+        kernel_init, bias_init = of_layer[self.initialiser]
         kernel = self.param("kernel", kernel_init, (self.width, x.shape[0]))
         bias = self.param("bias", bias_init, (self.width,))
         return small_product(kernel, x) + bias[:, None]
@@ -71,7 +78,7 @@ class MLP(nn.Module):
     def __call__(self, x: Float[Array, "O L"]) -> Float[Array, "P L"]:
         for width in self.hidden:
             x = ACTIVATIONS[self.activation](Layer(width, self.initialiser)(x))
-        return ACTIVATIONS[self.output_activation](Layer(self.outputs, self.initialiser)(x))
+        return ACTIVATIONS[self.output_activation](Layer(self.outputs, self.initialiser, last=True)(x))
 
 
 def mlp_policy(

@@ -19,7 +19,15 @@ from jaxbyz.environments import Environment
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.batches import batch_drawer
 from jaxbyz.sampling.estimators import Weights, coefficients, importance_weights, sum_of_scores
-from jaxbyz.sampling.reuse import Batch, clipped_estimate, keep, local_estimate, minibatch
+from jaxbyz.sampling.reuse import (
+    Batch,
+    check_minibatches,
+    clipped_estimate,
+    deal,
+    keep,
+    local_estimate,
+    minibatch,
+)
 from jaxbyz.sampling.rollout import Episodes
 from jaxbyz.sampling.scoring import SamplingInputs
 from jaxbyz.sampling.settings import Sampling
@@ -96,6 +104,7 @@ def sampler(
         measure_small: `(anchor, episodes) -> [A]`, a number that a small batch reports beside its estimate.
     """
     drawer = batch_drawer(environment, policy, settings, interference)
+    check_minibatches(settings, policy)
 
     @fold_mapped_axis
     @partial(map_groups, episodes=settings.N)
@@ -107,6 +116,8 @@ def sampler(
             estimates = sum_of_scores(policy, theta, episodes, q, bonus)
             return Drawn(summary(settings, episodes, estimates), private, (), measured)
         batch = keep(episodes, q, bonus)
+        if settings.deals_steps:
+            batch = deal(batch, settings.minibatches)
         if settings.local_eta is None:
             return Drawn(summary(settings, episodes, jnp.zeros_like(theta)), private, batch)
         return Drawn(summary(settings, episodes, local_estimate(policy, theta, batch, settings)), private, ())

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxbyz.errors import UsageError
 from jaxbyz.options import COUNT, POSITIVE, Need, option
 from jaxbyz.policies import Policy
 from jaxbyz.sampling.differentiation import gradient_over_steps
@@ -23,6 +24,7 @@ from jaxbyz.sampling.estimators import LARGEST_LOG_WEIGHT, entropy_bonus
 from jaxbyz.sampling.rollout import Episodes
 
 SEVERAL_USES = Need(lambda config, _: config.uses > 1, "every batch is used once (--epochs)")
+SEVERAL_PARTS = Need(lambda config, _: config.minibatches > 1, "a batch has one part (--minibatches)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,8 @@ class Reuse:
     Attributes:
         epochs: how often an iteration uses its batch. Every use estimates, sends, aggregates and agrees anew.
         minibatches: the parts of a batch that are used one after the other in every epoch, one message for each.
+        minibatch_of: what the parts consist of. `"episodes"`: whole episodes. `"steps"`: single steps, which are dealt
+            out in turn, so that parts may be smaller than an episode (`deal`).
         local_eta: if given, every agent uses its batch for local steps of this size along its own clipped estimates
             instead, and sends one message: their mean (`local_estimate`).
         ratio_clip: the distance of probability ratios from 1 beyond which they have no influence.
@@ -39,6 +43,10 @@ class Reuse:
 
     epochs: int = option(1, "uses of every batch, with clipped ratios and one message each", allowed=COUNT)
     minibatches: int = option(1, "parts of a batch, with one message each in every epoch", allowed=COUNT)
+    minibatch_of: str = option(
+        "episodes", "parts of a batch are whole episodes, or single steps that are dealt out in turn",
+        choices=("episodes", "steps"), needs=[SEVERAL_PARTS],
+    )  # fmt: skip
     local_eta: float | None = option(
         None, "use every batch for local steps of this size with clipped ratios, and send one message, their mean",
         allowed=POSITIVE, needs=[SEVERAL_USES],
@@ -51,6 +59,11 @@ class Reuse:
     def uses(self) -> int:
         """The number of estimates that an agent makes of a batch."""
         return self.epochs * self.minibatches
+
+    @property
+    def deals_steps(self) -> bool:
+        """Whether the parts of a batch consist of single steps."""
+        return self.minibatch_of == "steps" and self.minibatches > 1
 
     @property
     def messages(self) -> int:
@@ -95,6 +108,51 @@ def minibatch(batch: Batch, index: Int[Array, ""], count: int) -> Batch:
         return jax.lax.dynamic_slice_in_dim(x, (index % count) * size, size, axis=-1)
 
     return batch if count == 1 else Batch._make([*jax.tree.map(part, batch[:-1]), batch.chunks])
+
+
+def deal(batch: Batch, parts: int) -> Batch:
+    """Deal out the steps that each agent took to so many minibatches in turn.
+
+    Step number r of an agent, counted through one episode after the other, becomes step number ⌊r/parts⌋ of minibatch
+    r mod parts. So every minibatch has steps of all times of every episode, and their numbers differ by at most one.
+    Coefficients are multiplied by `parts`: without clipping, the mean of the minibatches' estimates is that of the
+    batch.
+
+    Args:
+        batch: M episodes per agent.
+        parts: the number of minibatches.
+
+    Returns:
+        A batch for `minibatch`, in which each minibatch has M lanes of its own.
+    """
+    _, n, C, M = batch.alive.shape
+    rows = -(-n // parts)
+    numbers = jnp.arange(rows * M * C * parts, dtype=jnp.int32).reshape(rows, M, C, parts)
+    numbers = numbers.transpose(0, 2, 3, 1).reshape(rows, C, parts * M)
+
+    def by_episode(x: Array) -> Array:
+        """`[n, …, C, M]` to `[M·n·C, …]`."""
+        return jnp.moveaxis(x, (-1, 0, -2), (0, 1, 2)).reshape(M * n * C, *x.shape[1:-2])
+
+    def of_agent(*steps: Array | None) -> list[Array | None]:
+        alive = by_episode(jnp.asarray(steps[-1]))
+        taken = jnp.sort(jnp.where(alive, jnp.arange(alive.size, dtype=jnp.int32), alive.size))
+        places = taken.at[numbers].get(mode="fill", fill_value=alive.size)  # no step if there are too few
+
+        def dealt(x: Array) -> Array:
+            return jnp.moveaxis(by_episode(x).at[places].get(mode="fill", fill_value=0), (1, 2), (-2, -1))
+
+        return jax.tree.map(dealt, list(steps))
+
+    weighted = batch._replace(q=parts * batch.q, bonus=None if batch.bonus is None else parts * batch.bonus)
+    count = jnp.sum(batch.alive, axis=(1, 2, 3), dtype=jnp.int32)
+    return Batch._make([*jax.vmap(of_agent)(*weighted[:-1]), -(-count // (parts * C * M))])
+
+
+def check_minibatches(reuse: Reuse, policy: Policy) -> None:
+    """Refuse to deal out the steps of a policy with a memory, whose gradient needs whole episodes."""
+    if reuse.deals_steps and policy.recurrence is not None:
+        raise UsageError("minibatch_of=steps: a policy with a memory needs whole episodes; use minibatch_of=episodes")
 
 
 def _agents_first(steps: Any) -> Any:

@@ -81,8 +81,14 @@ def check_sampling(settings: Sampling) -> None:
     s = settings
     if s.B > s.N:
         raise UsageError(f"B={s.B} exceeds N={s.N}: B must not exceed N")
-    if s.N % s.minibatches:
-        raise UsageError(f"minibatches={s.minibatches} with N={s.N}: N must be a multiple of minibatches")
+    if s.N % s.minibatches and not s.deals_steps:
+        raise UsageError(
+            f"minibatches={s.minibatches} with N={s.N}: N must be a multiple of minibatches, or use minibatch_of=steps"
+        )
+    if s.deals_steps and s.minibatches > s.N * s.horizon:
+        raise UsageError(
+            f"minibatches={s.minibatches} with N={s.N}, horizon={s.horizon}: must not exceed the steps of a batch"
+        )
     if s.critic_parts > s.critic_steps:
         raise UsageError(f"critic_parts={s.critic_parts}: must be from 1 to critic_steps={s.critic_steps}")
     check_estimator(s)

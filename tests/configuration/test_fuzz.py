@@ -92,7 +92,7 @@ OPTIONAL = {
     "clip_norm": st.one_of(st.none(), numbers(1.0)),
     "output_scale": numbers(1.0, 3.0),
     "env_param": mostly(
-        st.sampled_from(["", "max_steps_in_episode=7", "scale=true", "hold=2"]), "x", "=", "gravity=nan", 3
+        st.sampled_from(["", "max_steps_in_episode=7", "scale=true", "hold=2", "clip=true"]), "x", "=", "gravity=nan", 3
     ),
     "env_spread": mostly(st.sampled_from(["", "gravity=0.1"]), "gravity=2", "nothing=0.1", "gravity", 1),
     "env_agents": mostly(st.just(""), "no/such/file.json", 3),

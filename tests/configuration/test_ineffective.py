@@ -69,6 +69,7 @@ CASES = [
     ({"critic_eta": 0.1}, "critic_eta", "baseline=leave-one-out", 0.2),
     ({"critic_steps": 2}, "critic_steps", "baseline=leave-one-out", 3),
     ({"critic_parts": 2}, "critic_parts", "baseline=leave-one-out", 3),
+    ({"minibatch_of": "steps"}, "minibatch_of", "a batch has one part", "episodes"),
     ({"local_eta": 0.1}, "local_eta", "every batch is used once", 0.3),
     ({"ratio_clip": 0.1}, "ratio_clip", "every batch is used once", 0.3),
     ({"p": 1, "weight_clip": 2.0}, "weight_clip", "every batch is large", None),

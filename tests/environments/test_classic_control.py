@@ -110,7 +110,20 @@ def test_scaled_observations_have_mean_0_and_deviation_1_and_are_the_same_for_ev
     np.testing.assert_allclose(observations[alive].std(axis=0), 1, atol=1e-3)
 
 
-@pytest.mark.parametrize("params", [{"hold": 0}, {"hold": 1.5}, {"scale": "yes"}])
+def test_a_clipped_action_costs_what_its_bounds_cost():
+    """MountainCarContinuous charges a²/10 for the action as it was given."""
+    plain, clipped = (make_environment("MountainCarContinuous-v0", **params) for params in ({}, {"clip": True}))
+
+    @jax.jit
+    def rewards(key):
+        _, state = plain.reset(key)
+        steps = [(plain, 3.0), (plain, 1.0), (clipped, 3.0), (clipped, -3.0), (clipped, 0.5)]
+        return jnp.stack([env.step(key, state, jnp.array([action])).reward for env, action in steps])
+
+    np.testing.assert_allclose(rewards(jax.random.key(0)), [-0.9, -0.1, -0.1, -0.1, -0.025], rtol=1e-5)
+
+
+@pytest.mark.parametrize("params", [{"hold": 0}, {"hold": 1.5}, {"scale": "yes"}, {"clip": 1}, {"clip": True}])
 def test_wrong_values_of_common_parameters_are_refused(params):
     with pytest.raises(UsageError, match="must be"):
         make_environment("CartPole-v1", **params)

@@ -44,6 +44,14 @@ class Images(nn.Module):
         return nn.Dense(self.outputs)(x)
 
 
+def test_small_outputs_differ_from_lecun_in_the_scale_of_the_last_kernel_only():
+    environment = jb.make_environment("CartPole-v1")
+    small, plain = (jb.mlp_policy(environment, (5,), initialiser=name) for name in ("small-outputs", "lecun"))
+    found, expected = (policy.unravel(policy.init(KEY))["params"] for policy in (small, plain))
+    expected["Layer_1"]["kernel"] = expected["Layer_1"]["kernel"] / 100
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+
+
 @pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (3, 2), (2, 3)])
 def test_a_convolution_is_the_sum_over_its_window(size, stride):
     images = np.random.default_rng(0).normal(size=(4, 8, 7, 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import asdict, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from sampling_helpers import sampling_inputs
 
 import jaxbyz as jb
 from jaxbyz import make_environment, mlp_policy
+from jaxbyz.accelerate.platform import trace_for
 from jaxbyz.configuration.building import build
 from jaxbyz.configuration.resolving import resolve
 from jaxbyz.errors import UsageError
@@ -23,7 +25,7 @@ from jaxbyz.runs.loop import Interrupted
 from jaxbyz.runs.run import resume, run
 from jaxbyz.sampling import critic as critics
 from jaxbyz.sampling.page import sampler
-from jaxbyz.sampling.reuse import Reuse, clipped_estimate, keep, local_estimate
+from jaxbyz.sampling.reuse import Reuse, clipped_estimate, deal, keep, local_estimate, minibatch
 from jaxbyz.sampling.rollout import collect
 from jaxbyz.sampling.settings import Sampling, check_sampling
 
@@ -263,6 +265,37 @@ def test_local_steps_need_one_message_and_visit_all_minibatches(batch):
         check_sampling(replace(settings, p=0.5))
 
 
+def test_minibatches_of_steps_have_every_step_once_and_the_estimate_of_the_batch_as_their_mean(batch, ours):
+    theta, episodes, *_ = batch
+    P = 7
+    numbered = np.arange(1.0, episodes.alive.size + 1, dtype=np.float32).reshape(episodes.alive.shape)
+    marked = episodes._replace(log_probs=np.where(episodes.alive, numbered, 0.0))
+
+    def estimates(theta, episodes, marked, q):
+        parts = deal(keep(episodes, q), P)
+        one = jax.lax.map(lambda i: clipped_estimate(POLICY, theta, minibatch(parts, i, P), 1e9), jnp.arange(P))
+        return deal(keep(marked, q), P), one, clipped_estimate(POLICY, theta, keep(episodes, q), 1e9)
+
+    for platform in ("cpu", "gpu"):
+        with trace_for(platform):
+            dealt, found, expected = jax.device_get(jax.jit(partial(estimates))(theta, episodes, marked, ours[1]))
+        np.testing.assert_allclose(found.mean(0), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+        assert np.abs(found - expected).max() > 0.1 * np.abs(expected).max()
+    for agent in range(A):
+        marks = [part[part > 0] for part in np.split(dealt.log_probs[agent], P, axis=-1)]
+        np.testing.assert_array_equal(
+            np.sort(np.concatenate(marks)), np.sort(numbered[:, agent][episodes.alive[:, agent]])
+        )
+        assert max(map(len, marks)) - min(map(len, marks)) <= 1
+        last = np.flatnonzero(dealt.alive[agent].any(axis=(1, 2)))[-1]
+        assert dealt.chunks[agent] == last + 1 and (dealt.alive[agent] == (dealt.log_probs[agent] > 0)).all()
+
+
+def test_minibatches_of_steps_are_refused_where_gradients_need_whole_episodes():
+    with pytest.raises(UsageError, match="minibatch_of=steps: a policy with a memory"):
+        build(resolve(**{**RUN, "policy": "gru", "minibatch_of": "steps", "minibatches": 5}), 6)
+
+
 def test_the_sampler_sends_the_sum_of_advantages_times_scores(batch, monkeypatch):
     """The message of an agent with a critic equals NumPy's; a use of the kept batch at the same θ is the same."""
     theta, episodes, _, states = batch
@@ -342,6 +375,7 @@ def test_small_batches_with_critics_learn():
         (dict(p=0.5, advantages="plain"), "epochs=2, minibatches=2 with small batches"),
         (dict(p=0.5, epochs=1, minibatches=1), "advantages=normalised with small batches"),
         (dict(minibatches=3), "minibatches=3 with N=4"),
+        (dict(minibatches=65, minibatch_of="steps"), "minibatches=65 with N=4, horizon=16"),
         (dict(critic_parts=3), "critic_parts=3: must be from 1 to critic_steps"),
         (dict(weights="per-decision"), "baseline=critic with estimator=gpomdp, weights=per-decision"),
         (dict(gae_lambda=1.5), r"gae_lambda=1.5: must be in \[0, 1\]"),
