@@ -19,18 +19,31 @@ _MUJOCO: dict[str, Any] = {
     "eta_end": 1e-4,
 }
 
+# Few episodes per batch, and 32 steps, each on every fourth step of the episodes. Policies begin centred, and actions
+# are charged as they are clipped.
+_SMALL_BATCHES: dict[str, Any] = {
+    **_MUJOCO,
+    "env_param": "scale=true,clip=true",
+    "initialiser": "small-outputs",
+    "initial_std": 0.4,
+    "N": 4,
+    "B": 4,
+    "minibatch_of": "steps",
+    "critic_parts": 4,
+    "eta": 5e-4,
+    "eta_end": None,
+}
+
 MUJOCO_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "inverted-pendulum": ("InvertedPendulum: PPO, 8 × 4 steps per batch of 8",
                           {**_MUJOCO, "env": "InvertedPendulum-v5", "output_activation": "tanh",
                            "trajectories": 800}),
-    "hopper": ("Hopper: PPO, scaled observations, 4 × 4 steps per batch of 16",
-               {**_MUJOCO, "env": "Hopper-v5", "env_param": "scale=true", "gamma": 0.995, "N": 16, "B": 16, "epochs": 4,
-                "eta": 3e-4, "trajectories": 6400}),
-    "half-cheetah": ("HalfCheetah: PPO, 8 × 4 steps per batch of 8",
-                     {**_MUJOCO, "env": "HalfCheetah-v5", "trajectories": 3200}),
-    "walker2d": ("Walker2d: critics, scaled observations, 4 × 4 clipped steps per batch of 16",
-                 {**_MUJOCO, "env": "Walker2d-v5", "env_param": "scale=true", "N": 16, "B": 16, "epochs": 4,
-                  "eta": 3e-4, "trajectories": 6400}),
+    "hopper": ("Hopper: PPO, γ = 0.995, 8 × 4 steps on parts of a batch of 4",
+               {**_SMALL_BATCHES, "env": "Hopper-v5", "gamma": 0.995, "initial_std": 0.5, "trajectories": 2400}),
+    "half-cheetah": ("HalfCheetah: PPO, 8 × 4 steps on parts of a batch of 4",
+                     {**_SMALL_BATCHES, "env": "HalfCheetah-v5", "trajectories": 1600}),
+    "walker2d": ("Walker2d: PPO, 8 × 4 steps on parts of a batch of 4",
+                 {**_SMALL_BATCHES, "env": "Walker2d-v5", "initial_std": 0.5, "trajectories": 2000}),
     "swimmer": ("Swimmer: critics, γ = 0.9999, 8 × 4 clipped steps per batch of 8",
                 {**_MUJOCO, "env": "Swimmer-v5", "gamma": 0.9999, "gae_lambda": 0.98, "eta": 3e-4,
                  "trajectories": 1600}),

@@ -6,7 +6,13 @@ from typing import Any
 
 from jaxbyz.configuration.mujoco_presets import MUJOCO_PRESETS
 from jaxbyz.configuration.protocol_presets import PROTOCOL_PRESETS
-from jaxbyz.configuration.task_presets import GENERAL_PRESETS, RULE_UNDER_ATTACK, TASK_PRESETS
+from jaxbyz.configuration.task_presets import (
+    GENERAL_PRESETS,
+    NOT_WITH_MEMORY,
+    RULE_UNDER_ATTACK,
+    RULE_WITHOUT_MEMORY,
+    TASK_PRESETS,
+)
 
 # Table 1 of the paper.
 _TABLE_CARTPOLE: dict[str, Any] = {
@@ -129,7 +135,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 # The rule of a preset that names none, if some agents are Byzantine; RFA where nothing else is better.
 RULES_UNDER_ATTACK: dict[str, str] = dict.fromkeys(
     ("cartpole", *GENERAL_PRESETS, *TASK_PRESETS, *MUJOCO_PRESETS), RULE_UNDER_ATTACK
-)
+) | dict.fromkeys(NOT_WITH_MEMORY, RULE_WITHOUT_MEMORY)
 
 # The preset of an environment when none is named. Others have a general preset that suits actions and observations.
 DEFAULT_PRESET = {options["env"]: name for name, (_, options) in (TASK_PRESETS | MUJOCO_PRESETS).items()}

@@ -13,7 +13,7 @@ from jaxbyz.configuration.agent_values import as_text
 from jaxbyz.configuration.check import check
 from jaxbyz.configuration.config import DEFAULTS, FIELDS, TYPES, Config
 from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULES_UNDER_ATTACK
-from jaxbyz.configuration.task_presets import RULE_WITH_ABSENT_AGENTS, general_preset
+from jaxbyz.configuration.task_presets import RULE_WITHOUT_MEMORY, general_preset
 from jaxbyz.environments import Environment, make_environment
 from jaxbyz.environments.gymnasium_adapter import PREFIX as GYMNASIUM
 from jaxbyz.errors import UsageError, check_choice
@@ -149,7 +149,7 @@ def _default_rule(preset: str, values: dict[str, Any]) -> dict[str, Any]:
     before, _, last = RULES_UNDER_ATTACK.get(preset, Config.aggregator).rpartition("+")
     absent = values.get("participation", Config.participation) < 1 and values.get("absent", Config.absent) != "cached"
     if before and (absent or "pre_aggregator" in values):
-        return {"aggregator": RULE_WITH_ABSENT_AGENTS}
+        return {"aggregator": RULE_WITHOUT_MEMORY}
     return {"aggregator": last} | ({"pre_aggregator": before} if before else {})
 
 

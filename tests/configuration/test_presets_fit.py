@@ -43,8 +43,8 @@ def test_every_algorithm_trains_on_every_task(env, algorithm, capsys):
     [
         (
             "CartPole-v1", "res-nharpg",
-            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule memory+rfa (the "
-            "default under attack), agreement none (res-nharpg has none); for this algorithm B=1 instead of 8",
+            "preset cartpole (the best known for CartPole-v1), algorithm res-nharpg (as asked for), rule memory+rfa "
+            "(the default under attack), agreement none (res-nharpg has none); for this algorithm B=1 instead of 8",
         ),
         (
             "Acrobot-v1", "fedpg-br",

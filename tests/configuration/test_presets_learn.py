@@ -9,7 +9,7 @@ import pytest
 from helpers import RESULTS, ROOT, needs_results
 
 import jaxbyz as jb
-from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULE_UNDER_ATTACK
+from jaxbyz.configuration.presets import DEFAULT_PRESET, PRESETS, RULES_UNDER_ATTACK
 from jaxbyz.configuration.resolving import from_dict, resolve
 from jaxbyz.configuration.task_presets import GENERAL_PRESETS, TASK_PRESETS
 from jaxbyz.files import read_rows
@@ -50,7 +50,7 @@ def test_presets_are_valid_and_robust_under_attack(preset):
     honest, attacked = resolve(preset), resolve(preset, byzantine=3, attack="avg-zero")
     assert attacked.aggregator != "mean" or attacked.algorithm == "svrpg"
     if preset in TASK_PRESETS | GENERAL_PRESETS:
-        assert honest.aggregator == "mean" and attacked.rule == RULE_UNDER_ATTACK
+        assert honest.aggregator == "mean" and attacked.rule == RULES_UNDER_ATTACK[preset]
 
 
 def test_defaults_follow_the_environment():
