@@ -198,7 +198,8 @@ def _when(condition: Array | bool, change: Callable[[SenderMemory], SenderMemory
     """Apply a change under a condition, which is often a constant."""
     if isinstance(condition, bool):
         return change(state) if condition else state
-    return jax.lax.cond(condition, change, lambda same: same, state)
+    # A loop changes the arrays in place; `cond` would copy them.
+    return jax.lax.fori_loop(0, condition.astype(jnp.int32), lambda _, now: change(now), jax.lax.stop_gradient(state))
 
 
 def _begin_batch(
@@ -333,7 +334,7 @@ def _lowest_of(score: Array, candidates: Array, places: Array) -> Bool[Array, " 
 
 def cosines(rows: Float[Array, "n D"], columns: Float[Array, "m D"]) -> Float[Array, "n m"]:
     """Return the cosines between two sets of vectors; those with a zero vector are 0."""
-    return jnp.matmul(_units(rows), _units(columns).T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum("id,jd->ij", _units(rows), _units(columns), precision=jax.lax.Precision.HIGHEST)
 
 
 def _units(vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:
