@@ -344,7 +344,7 @@ def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array,
     before = reached[None, :] < reached[:, None]
     free = jnp.sum(jnp.where(before, 0.0, shares[None, :]), axis=1)
     rest = 1.0 - jnp.sum(jnp.where(before, most[None, :], 0.0), axis=1)
-    # The sum is a concave function of λ, below each of its lines `1 − rest + λ·free`: λ is the largest at which one is 1.
+    # The sum is concave in λ, the least of its lines `1 − rest + λ·free`. So λ is the largest at which one is 1.
     scales = jnp.where(free > 0, rest / jnp.where(free > 0, free, 1.0), 0.0)
     scale = jnp.sum(jnp.where(jnp.arange(len(scales)) == jnp.argmax(scales), scales, 0.0))
     limited = jnp.where(shares > 0, jnp.minimum(most, scale * shares), 0.0)
@@ -352,7 +352,7 @@ def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array,
 
 
 def robust_deviation(median: Float[Array, ""], n: int) -> Float[Array, ""]:
-    """Return the standard deviation of n numbers, if most are normal, from the median of their distances from theirs."""
+    """Return the standard deviation of most of n normal numbers, given the median of their distances from theirs."""
     return 1.4826 * n / (n - 0.8) * median
 
 

@@ -5,7 +5,7 @@ small, a function of hundreds of formulas takes as long as its launches. Here th
 matrix stays in one multiprocessor. `vmap` adds instances of the kernel, one per matrix.
 
 The kernel is traced from the plain function, with sides that are powers of two, as Triton demands. Where Triton needs
-another formula than XLA, the function calls `matrix_vector`, `inner_product`, `repeat`, `computed_once` or `median_of_pairs`.
+another formula than XLA, the function calls one of the public functions below.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def one_matrix_kernel(function: Callable[..., Array], *arrays: Array) -> Float[A
     Args:
         function: takes the arrays, padded with zeros to any larger n, and returns `[n]`. The padding must not
             influence the first entries of the result.
-        *arrays: `[n, n]` or `[n]`.
+        *arrays: `[n, n]`, and after them one or more of `[n]`.
     """
     n = arrays[0].shape[0]
     if not kernels_run() or n > LARGEST_SIDE or any(array.dtype != jnp.float32 for array in arrays):
@@ -60,21 +60,25 @@ def _call_kernel(function: Callable[..., Array], arrays: tuple[Array, ...]) -> F
 
     n = arrays[0].shape[0]
     side = max(LEAST_SIDE, 1 << (n - 1).bit_length())
-    padded = [jnp.pad(array, [(0, side - n)] * array.ndim) for array in arrays]
+    padded = [jnp.pad(array, (0, side - n)) for array in arrays]
+    matrices = [array for array in padded if array.ndim == 2]
+    vectors = padded[len(matrices) :]
+    sources = (*matrices, jnp.stack(vectors))  # vectors as one array, because XLA would pad each in a kernel of its own
 
     def kernel(*references: Any) -> None:
+        *of_matrices, of_vectors, result = references
         token = _in_kernel.set(True)
         try:
-            references[-1][...] = function(*(source[...] for source in references[:-1]))
+            result[...] = function(*(of[...] for of in of_matrices), *(of_vectors[i] for i in range(len(vectors))))
         finally:
             _in_kernel.reset(token)
 
     return pl.pallas_call(
         kernel,
-        out_shape=result_like(padded[0], (side,)),
+        out_shape=result_like(sources[0], (side,)),
         compiler_params=triton.CompilerParams(num_warps=side * side // ENTRIES_PER_WARP, num_stages=1),
         interpret=interpret_kernels(),
-    )(*padded)[:n]
+    )(*sources)[:n]
 
 
 def matrix_vector(matrix: Float[Array, "m n"], vector: Float[Array, " n"]) -> Float[Array, " m"]:
