@@ -33,7 +33,7 @@ from jaxbyz.environments import Environment
 from jaxbyz.errors import UsageError
 from jaxbyz.policies import Policy
 from jaxbyz.protocol.agreements import Agreed, Agreement, run_agreement
-from jaxbyz.protocol.exchange import copies, exchange, omniscient_view, round_keys
+from jaxbyz.protocol.exchange import copies, exchange, omniscient_view, results_alike, round_keys
 from jaxbyz.protocol.iteration import Iteration
 from jaxbyz.protocol.placement import Places
 from jaxbyz.rules import Rule, check_rule
@@ -81,7 +81,8 @@ def decentralised_algorithm(environment: Environment, policy: Policy, settings: 
             return proposed._replace(parameters=agreed.parameters), measure(now.places, v, proposed, agreed)
 
         # Lines 6 to 9 are repeated if the iteration sends several messages.
-        return repeat(settings.messages, one_message, now, state)
+        heard = parts.channel.hear_gradients(now, rule, state.channel)
+        return repeat(settings.messages, one_message, now, state, alike=results_alike(heard, remember_alike(parts)))
 
     transferred = transferred_between_agents(parts.channel, rule, agreement, D, settings.messages)
     step = make_step(settings, parts, lines, transferred)
@@ -157,17 +158,21 @@ def check_committees(parts: Parts, D: int) -> None:
         )
 
 
+def remember_alike(parts: Parts) -> bool:
+    """Whether all receivers have always heard the same, so that their rules remember the same."""
+    return parts.channel.all_alike and not parts.attack.equivocates
+
+
 def exchange_gradients(parts: Parts, rule: Rule) -> Exchange:
     """Return line 7: every agent sends its estimate to all others and aggregates what it receives."""
     channel, attack = parts.channel, parts.attack
-    equal_states = channel.all_alike and not attack.equivocates
 
     def to_all(now: Iteration, state: State, estimates: Sampled) -> tuple[Received, State]:
         sampled, adversary = now.places.gather(estimates), parts.on_gradients(now)
         heard = channel.hear_gradients(now, rule, state.channel)
         messages, on_the_way = channel.send(now, sampled.estimate, state.channel)
         key, states = now.keys.gradients, state.rules
-        outcome = exchange(key, heard, states, messages, adversary, now.places, equal_states=equal_states)
+        outcome = exchange(key, heard, states, messages, adversary, now.places, equal_states=remember_alike(parts))
         view = omniscient_view(round_keys(key).guess, heard, now.places.first_agent(states), messages, adversary)
         after = state._replace(rules=outcome.state, channel=on_the_way, attack_memory=attack.remember(view))
         return Received(outcome.rows, outcome.shares, sampled), after

@@ -137,7 +137,9 @@ def make_step(settings: Settings, parts: Parts, lines: Lines, transferred: Trans
     return step
 
 
-def repeat(messages: int, one_message: Lines, now: Iteration, state: State) -> tuple[State, Measured]:
+def repeat(
+    messages: int, one_message: Lines, now: Iteration, state: State, *, alike: bool = False
+) -> tuple[State, Measured]:
     """Send `messages` messages in turn; the program of one message is compiled once.
 
     Numbers of rounds and exchanges are summed over the messages, and norms and shares are averaged. `finite_proposals`
@@ -148,6 +150,7 @@ def repeat(messages: int, one_message: Lines, now: Iteration, state: State) -> t
         one_message: the lines of the algorithm that follow the sampling.
         now: the iteration.
         state: the state after sampling.
+        alike: whether the rules of all receivers remember the same; messages are then exchanged with one row of it.
     """
     if messages == 1:
         return one_message(now.message(0, state.attack_memory), state)
@@ -157,8 +160,12 @@ def repeat(messages: int, one_message: Lines, now: Iteration, state: State) -> t
         state, new = one_message(now.message(index, state.attack_memory), state)
         return state, measured.followed_by(new)
 
+    rows = state.rules
+    if alike:
+        state = state._replace(rules=jax.tree.map(lambda leaf: leaf[:1], rows))
     shapes: Any = jax.eval_shape(one_message, now.message(jnp.int32(0), state.attack_memory), state)[1]
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     start = zeros._replace(finite_proposals=jnp.ones_like(zeros.finite_proposals))
     state, total = jax.lax.fori_loop(0, messages, following, (state, start))
+    state = state._replace(rules=jax.tree.map(lambda leaf, row: jnp.broadcast_to(leaf, row.shape), state.rules, rows))
     return state, total._replace(aggregate_norms=total.aggregate_norms / messages, shares=total.shares / messages)

@@ -156,14 +156,15 @@ def exchange(
     Args:
         key: random key of the round.
         rule: what every receiver applies.
-        states: the rule's state, one row per receiver on this device.
+        states: the rule's state, one row per receiver on this device, or a single row if it is the same for all of them
+            and so are their results.
         messages: `[K, D]`, the true messages of all agents.
         adversary: who lies, and how.
         places: where agents live; by default all of them are on this device.
         equal_states: whether all receivers hold the same rule state, as they do if they have always heard the same.
 
     Returns:
-        For the R receivers on this device: rows `[R, D]`, shares `[R, K]`, and their next rule states.
+        For the R receivers on this device: rows `[R, D]`, shares `[R, K]`, and the next rule states.
     """
     K = messages.shape[0]
     places = Places(K) if places is None else places
@@ -175,11 +176,11 @@ def exchange(
     view = omniscient_view(keys.guess, rule, first, messages, adversary)
     same_for_everyone = forge is None or not adversary.equivocates
 
-    remembers_alike = equal_states or not rule.stateful
-    if same_for_everyone and remembers_alike and not (rule.personal or rule.random):
+    if same_for_everyone and results_alike(rule, equal_states):
         sent = sent_to(keys.forge, view, forge, jnp.int32(0), restore_own=False)
         once = stored(receive(keys, rule, first, sent, sent[0], jnp.int32(0)))  # else XLA on a CPU computes every copy
-        return copies(once, places.per_device)
+        after = jax.tree.map(lambda leaf, before: jnp.broadcast_to(leaf, before.shape), once.state, states)
+        return copies(once, places.per_device)._replace(state=after)
 
     common = sent_to(keys.forge, view, forge, jnp.int32(0), restore_own=False) if same_for_everyone else None
 
@@ -194,6 +195,11 @@ def exchange(
 
     receivers = (places.local(jnp.arange(K, dtype=jnp.int32)), states)
     return map_in_batches(receive_at, receivers, RECEIVERS_AT_ONCE)
+
+
+def results_alike(rule: Rule, equal_states: bool) -> bool:
+    """Whether a rule gives all receivers the same result if they hear the same."""
+    return (equal_states or not rule.stateful) and not (rule.personal or rule.random)
 
 
 def exchange_with_server(

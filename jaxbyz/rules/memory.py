@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from jaxbyz.accelerate.kernels import median_of_pairs, one_matrix_kernel
 from jaxbyz.accelerate.sorting_networks import sum_of_ranks
 from jaxbyz.accelerate.weighted_sums import mix
 from jaxbyz.errors import UsageError, check_value
@@ -25,6 +26,8 @@ from jaxbyz.rules.base import (
     squared_norms,
     usable_squares,
 )
+from jaxbyz.rules.coordinatewise import finite_median
+from jaxbyz.rules.selection import comparable, ranks
 
 FIRST_EXCLUSION = 4.0  # batches; every strike doubles it
 MOST_STRIKES = 5.0
@@ -130,10 +133,9 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
         batches = state.spread[1] + 1.0
         likeness = (state.likeness + likeness_in(batch, state.noise)) / batches
-        votes = votes_of_groups(likeness, batches, f) * jnp.minimum(2.0 * state.trust, 1.0)
-        votes = jnp.where(counted, votes, 0.0)
-        most = votes / jnp.sum(jnp.sort(votes)[f:])
-        share = capped(normalised(outcome.shares[0] * votes, counted), most)[None]
+        trusted = jnp.where(counted, jnp.minimum(2.0 * state.trust, 1.0), 0.0)
+        bounded = partial(bounded_shares, n=len(sent), byzantine=f)
+        share = one_matrix_kernel(bounded, likeness, jnp.full_like(trusted, batches), trusted, outcome.shares[0])[None]
         after = state._replace(batch=jax.lax.stop_gradient(batch), inner=outcome.state)
         return Outcome(mix(share, sent), share, after)
 
@@ -191,29 +193,30 @@ def longest_allowed(vectors: Float[Array, "n D"], byzantine: int) -> Float[Array
 
 
 def _next_longest(squares: Float[Array, " n"], byzantine: int) -> Float[Array, ""]:
-    return jax.lax.stop_gradient(jnp.sort(squares)[-1 - byzantine])
+    rank = len(squares) - 1 - byzantine
+    return sum_of_ranks(squares[:, None], range(rank, rank + 1))[0]
 
 
 def _when(condition: Array | bool, change: Callable[[SenderMemory], SenderMemory], state: SenderMemory) -> SenderMemory:
     """Apply a change under a condition, which is often a constant."""
     if isinstance(condition, bool):
         return change(state) if condition else state
-    return jax.lax.cond(condition, change, lambda same: same, state)
+    # A loop changes the arrays in place; `cond` would copy them.
+    return jax.lax.fori_loop(0, condition.astype(jnp.int32), lambda _, now: change(now), jax.lax.stop_gradient(state))
 
 
 def _begin_batch(
     state: SenderMemory, fresh: Array, ok: Array, byzantine: int, beta: float, threshold: float
 ) -> SenderMemory:
     """Add the finished batch to the past, and judge the senders by the messages that begin a new one."""
-    n = fresh.shape[0]
-    middle = sum_of_ranks(fresh, range((n - 1) // 2, n // 2 + 1)) / (2 - n % 2)
-    noise = beta * state.noise + sum_of_ranks(fresh, range(n - byzantine), middle) / (n - byzantine)
+    kept = len(fresh) - byzantine
+    noise = beta * state.noise + sum_of_ranks(fresh, range(kept), finite_median(fresh)) / kept
     last = state.batch / longest_allowed(state.batch, byzantine)
     past = beta * state.past + last
     new, last_sent, all_sent = (scaled(vectors, noise) for vectors in (fresh, last, past))
     score = agreement_scores(new, last_sent, ok, byzantine) + agreement_scores(new, all_sent, ok, byzantine)
-    difference = score - jnp.median(score)
-    here = robust_deviation(difference)
+    difference = score - finite_median(score[:, None])[0]
+    here = robust_deviation(finite_median(jnp.abs(difference)[:, None])[0], len(score))
     finished = jnp.any(state.batch != 0).astype(here.dtype)  # there is none before the first
     spread = beta * state.spread + jnp.stack([here, finished])
     scale = jnp.maximum(spread[0] / jnp.maximum(spread[1], 1.0), here)
@@ -223,7 +226,8 @@ def _begin_batch(
     strikes, remaining = (1.0 - FORGIVEN) * state.strikes, jnp.maximum(state.remaining - 1.0, 0.0)
     trust = jnp.clip(state.trust + (z + ALLOWANCE) / threshold, 0.0, 1.0)
     stays = state.excluded & ((remaining > 0) | (trust < 0.5))
-    caught = _lowest_of(score, (trust <= 0) & ~stays, byzantine - jnp.sum(stays))
+    candidates = (trust <= 0) & ~stays
+    caught = candidates & (ranks(jnp.where(candidates, score, jnp.inf)) < byzantine - jnp.sum(stays))
     length = FIRST_EXCLUSION * 2.0 ** jnp.minimum(strikes, MOST_STRIKES)
     return state._replace(
         past=past,
@@ -270,7 +274,34 @@ def agreement_scores(
     return jnp.sum(jnp.where(inside, ordered, 0.0), axis=0) / jnp.maximum(jnp.sum(inside, axis=0), 1)
 
 
-def votes_of_groups(likeness: Float[Array, "n n"], batches: Float[Array, ""], byzantine: int) -> Float[Array, " n"]:
+def bounded_shares(
+    likeness: Float[Array, "n n"],
+    batches: Float[Array, " n"],
+    trusted: Float[Array, " n"],
+    shares: Float[Array, " n"],
+    *,
+    n: int,
+    byzantine: int,
+) -> Float[Array, " n"]:
+    """Multiply shares by the votes of the senders, and bound them by their part of the n − f largest votes.
+
+    Args:
+        likeness: see `votes_of_groups`.
+        batches: the number behind it, once per sender.
+        trusted: the factor of each sender's vote; 0 for one that does not count.
+        shares: the shares of the senders in the result of another rule.
+        n: the number of senders. The arrays may have further entries, which are zero.
+        byzantine: f.
+    """
+    votes = votes_of_groups(likeness, jnp.max(batches), n, byzantine) * trusted
+    largest = jnp.sum(jnp.where(ranks(-votes) < n - byzantine, votes, 0.0))
+    most = votes / jnp.where(largest > 0, largest, 1.0)
+    return capped(normalised(shares * votes, trusted > 0), most)
+
+
+def votes_of_groups(
+    likeness: Float[Array, "n n"], batches: Float[Array, ""], n: int, byzantine: int
+) -> Float[Array, " n"]:
     """Return the vote of each sender, smaller if others send what it sends.
 
     A group of m senders that are alike has at least m − f honest senders, so each of them has the vote
@@ -283,16 +314,16 @@ def votes_of_groups(likeness: Float[Array, "n n"], batches: Float[Array, ""], by
     Args:
         likeness: the mean cosine between what two senders send in the same batch.
         batches: the discounted number T of batches behind this mean.
+        n: the number of senders. The matrix may have further rows and columns, which are zero.
         byzantine: f.
     """
-    n = likeness.shape[0]
     if n < 3:
-        return jnp.ones(n)
-    pairs = likeness[jnp.triu_indices(n, 1)]
-    usual = jnp.clip(jnp.median(pairs), 0.0, 0.99)
-    deviation = root(jnp.square(robust_deviation(pairs - usual)) + USUAL_COSINE**2 / batches)
+        return jnp.ones(len(likeness))
+    usual = jnp.clip(median_of_pairs(likeness, n), 0.0, 0.99)
     excess = likeness - usual
-    others = ~jnp.eye(n, dtype=bool)
+    of_pairs = robust_deviation(median_of_pairs(jnp.abs(excess), n), n * (n - 1) // 2)
+    deviation = root(jnp.square(of_pairs) + USUAL_COSINE**2 / batches)
+    others = ~jnp.eye(len(likeness), dtype=bool)
     sure = jnp.where(others, jnp.clip((excess / deviation - ALIKE) / (SURE - ALIKE), 0.0, 1.0), 0.0)
     same = jnp.square(jnp.clip(excess / (1.0 - usual), 0.0, 1.0))
     size = 1.0 + jnp.sum(jnp.where(others, jnp.maximum(same, sure), 0.0), axis=1)
@@ -309,31 +340,25 @@ def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array,
         most: the largest allowed share of each; if their sum is below 1, the result is in proportion to them.
     """
     reached = jnp.where(shares > 0, most / jnp.where(shares > 0, shares, 1.0), jnp.inf)  # λ at which each is bounded
-    order = jnp.argsort(reached)
-    bounded = jnp.cumsum(most[order]) - most[order]  # by those before it
-    free = jnp.cumsum(shares[order][::-1])[::-1]  # the shares of itself and those after it
-    scale = (1.0 - bounded) / jnp.where(free > 0, free, 1.0)
-    fits = (scale <= reached[order]) & (free > 0)
-    limited = jnp.where(jnp.any(fits), jnp.minimum(most, scale[jnp.argmax(fits)] * shares), most)
-    limited = jnp.where(shares > 0, limited, 0.0)
+    reached = comparable(reached)
+    before = reached[None, :] < reached[:, None]
+    free = jnp.sum(jnp.where(before, 0.0, shares[None, :]), axis=1)
+    rest = 1.0 - jnp.sum(jnp.where(before, most[None, :], 0.0), axis=1)
+    # The sum is concave in λ, the least of its lines `1 − rest + λ·free`. So λ is the largest at which one is 1.
+    scales = jnp.where(free > 0, rest / jnp.where(free > 0, free, 1.0), 0.0)
+    scale = jnp.sum(jnp.where(jnp.arange(len(scales)) == jnp.argmax(scales), scales, 0.0))
+    limited = jnp.where(shares > 0, jnp.minimum(most, scale * shares), 0.0)
     return normalised(limited, limited > 0)
 
 
-def robust_deviation(differences: Float[Array, " n"]) -> Float[Array, ""]:
-    """Return the standard deviation of most of these differences from their median, if they are normal."""
-    n = differences.shape[0]
-    return 1.4826 * n / (n - 0.8) * jnp.median(jnp.abs(differences))
-
-
-def _lowest_of(score: Array, candidates: Array, places: Array) -> Bool[Array, " n"]:
-    """Tell which candidates have the lowest scores, for as many as there are places."""
-    order = jnp.argsort(jnp.argsort(jnp.where(candidates, score, jnp.inf)))
-    return candidates & (order < places)
+def robust_deviation(median: Float[Array, ""], n: int) -> Float[Array, ""]:
+    """Return the standard deviation of most of n normal numbers, given the median of their distances from theirs."""
+    return 1.4826 * n / (n - 0.8) * median
 
 
 def cosines(rows: Float[Array, "n D"], columns: Float[Array, "m D"]) -> Float[Array, "n m"]:
     """Return the cosines between two sets of vectors; those with a zero vector are 0."""
-    return jnp.matmul(_units(rows), _units(columns).T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.einsum("id,jd->ij", _units(rows), _units(columns), precision=jax.lax.Precision.HIGHEST)
 
 
 def _units(vectors: Float[Array, "n D"]) -> Float[Array, "n D"]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxbyz.accelerate.kernels import computed_once
 from jaxbyz.accelerate.sorting_networks import sum_of_ranks
 
 
@@ -14,7 +15,7 @@ def comparable(scores: Float[Array, "*any"]) -> Float[Array, "*any"]:
 
     On a GPU, XLA may compute a score again for each use and round it differently: it would not equal itself.
     """
-    return jax.lax.optimization_barrier(jax.lax.stop_gradient(scores))
+    return computed_once(jax.lax.stop_gradient(scores))
 
 
 def lowest(scores: Float[Array, "*batch n"], count: int | Int[Array, ""]) -> Float[Array, "*batch n"]:

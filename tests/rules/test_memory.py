@@ -191,7 +191,7 @@ def test_noise_alone_makes_few_senders_alike(agents, byzantine, batches):
     messages = np.random.default_rng(16).normal(size=(400, batches, agents, 100))
     units = messages / np.linalg.norm(messages, axis=-1, keepdims=True)
     likeness = jnp.asarray(np.einsum("rtid,rtjd->rij", units, units) / batches)
-    votes = jax.vmap(lambda one: votes_of_groups(one, jnp.float32(batches), byzantine))(likeness)
+    votes = jax.vmap(lambda one: votes_of_groups(one, jnp.float32(batches), len(one), byzantine))(likeness)
     assert jnp.mean(votes < 0.8 * jnp.mean(votes, axis=1, keepdims=True)) < 0.005
 
 

@@ -5,7 +5,7 @@ small, a function of hundreds of formulas takes as long as its launches. Here th
 matrix stays in one multiprocessor. `vmap` adds instances of the kernel, one per matrix.
 
 The kernel is traced from the plain function, with sides that are powers of two, as Triton demands. Where Triton needs
-another formula than XLA, the function calls `matrix_vector`, `inner_product` or `repeat`.
+another formula than XLA, the function calls one of the public functions below.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -36,7 +37,7 @@ def one_matrix_kernel(function: Callable[..., Array], *arrays: Array) -> Float[A
     Args:
         function: takes the arrays, padded with zeros to any larger n, and returns `[n]`. The padding must not
             influence the first entries of the result.
-        *arrays: `[n, n]` or `[n]`.
+        *arrays: `[n, n]`, and after them one or more of `[n]`.
     """
     n = arrays[0].shape[0]
     if not kernels_run() or n > LARGEST_SIDE or any(array.dtype != jnp.float32 for array in arrays):
@@ -59,21 +60,25 @@ def _call_kernel(function: Callable[..., Array], arrays: tuple[Array, ...]) -> F
 
     n = arrays[0].shape[0]
     side = max(LEAST_SIDE, 1 << (n - 1).bit_length())
-    padded = [jnp.pad(array, [(0, side - n)] * array.ndim) for array in arrays]
+    padded = [jnp.pad(array, (0, side - n)) for array in arrays]
+    matrices = [array for array in padded if array.ndim == 2]
+    vectors = padded[len(matrices) :]
+    sources = (*matrices, jnp.stack(vectors))  # vectors as one array, because XLA would pad each in a kernel of its own
 
     def kernel(*references: Any) -> None:
+        *of_matrices, of_vectors, result = references
         token = _in_kernel.set(True)
         try:
-            references[-1][...] = function(*(source[...] for source in references[:-1]))
+            result[...] = function(*(of[...] for of in of_matrices), *(of_vectors[i] for i in range(len(vectors))))
         finally:
             _in_kernel.reset(token)
 
     return pl.pallas_call(
         kernel,
-        out_shape=result_like(padded[0], (side,)),
+        out_shape=result_like(sources[0], (side,)),
         compiler_params=triton.CompilerParams(num_warps=side * side // ENTRIES_PER_WARP, num_stages=1),
         interpret=interpret_kernels(),
-    )(*padded)[:n]
+    )(*sources)[:n]
 
 
 def matrix_vector(matrix: Float[Array, "m n"], vector: Float[Array, " n"]) -> Float[Array, " m"]:
@@ -86,6 +91,33 @@ def matrix_vector(matrix: Float[Array, "m n"], vector: Float[Array, " n"]) -> Fl
 def inner_product(a: Float[Array, " n"], b: Float[Array, " n"]) -> Float[Array, ""]:
     """Return `Σ_i a_i b_i`."""
     return jnp.sum(a * b) if _in_kernel.get() else jnp.dot(a, b)
+
+
+def computed_once(array: Array) -> Array:
+    """Return an array that XLA does not compute again for each use. A kernel never does."""
+    return array if _in_kernel.get() else lax.optimization_barrier(array)
+
+
+def median_of_pairs(matrix: Float[Array, "m m"], n: int) -> Float[Array, ""]:
+    """Return the median of the entries above the diagonal in the first n rows and columns. Triton cannot sort."""
+    if not _in_kernel.get():
+        return jnp.median(matrix[np.triu_indices(n, 1)])
+    column = lax.broadcasted_iota(jnp.int32, matrix.shape, 1)
+    chosen = (lax.broadcasted_iota(jnp.int32, matrix.shape, 0) < column) & (column < n)
+    bits = lax.bitcast_convert_type(matrix, jnp.int32)
+    keys = jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)  # in the same order as the numbers
+    count = n * (n - 1) // 2
+    lower = (count - 1) // 2
+
+    def try_bit(i: Array, key: Array) -> Array:
+        larger = key + (jnp.int32(1) << (31 - i))
+        return jnp.where(jnp.sum((chosen & (keys < larger)).astype(jnp.int32)) <= lower, larger, key)
+
+    low = chosen & (keys <= lax.fori_loop(0, 32, try_bit, jnp.int32(-(2**31))))
+    middle = jnp.max(jnp.where(low, matrix, -jnp.inf))
+    following = jnp.min(jnp.where(chosen & ~low, matrix, jnp.inf))
+    ties = jnp.sum(low.astype(jnp.int32)) > count // 2
+    return 0.5 * (middle + jnp.where(ties, middle, following))
 
 
 def repeat(times: int, function: Callable[[Array], Array], start: Array) -> Array:
