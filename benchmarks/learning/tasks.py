@@ -7,7 +7,6 @@
     python benchmarks/learning/tasks.py --together --jobs 6 --seed 1000 --out tasks.jsonl.gz
     python benchmarks/learning/tasks.py --table --out tasks.jsonl.gz
     python benchmarks/learning/tasks.py cartpole acrobot --markdown --plot curves.png
-    python benchmarks/learning/tasks.py inverted-pendulum hopper half-cheetah --markdown --plot docs/images/mujoco.png
 
 One row of a task is one vectorised program over all seeds, or with `--together` one over its attacks and seeds, which
 fills a GPU better. The table has one row each, with command, options, versions, seeds and curves, and pandas reads it:

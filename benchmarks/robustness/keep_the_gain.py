@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +23,21 @@ NOT_ATTACKS = (*REFERENCES, "naive", "pooled")
 
 
 def mean_returns(label: str) -> dict[tuple[str, str], np.ndarray]:
-    """Return the mean return over the run of every seed, (task, row) -> `[seeds]`; references have no label."""
+    """Return the mean return over the run of every seed with a rule that remembers, (task, row) -> `[seeds]`."""
     from tasks import TASKS
 
     from jaxbyz.files import read_rows
 
     rows = read_rows(Path("benchmarks/results/tasks.jsonl.gz"))
-    found = {(row["task"], row["row"]): row for row in rows if row["label"] == label or row["row"] in REFERENCES}
+    shown = [row for row in rows if row["row"] in REFERENCES or (row["label"] == label and remembers(row))]
+    found = {(row["task"], row["row"]): row for row in shown}
     order = {key: found[key] for key in sorted(found, key=lambda key: list(TASKS).index(key[0]))}
     return {key: np.array(row["return"]).mean(axis=1) for key, row in order.items()}
+
+
+def remembers(row: dict[str, Any]) -> bool:
+    """Whether the rule of a row remembers senders."""
+    return (row["config"]["pre_aggregator"] or "").startswith("memory")
 
 
 def table(arguments: argparse.Namespace) -> None:
