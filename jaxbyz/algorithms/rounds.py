@@ -74,9 +74,7 @@ def gradient_rule(settings: Settings, channel: Channel, D: int) -> Rule:
     """
     rule = checked_rule(settings.rule, channel.voters, settings.defended, D)
     if rule.remembers_senders and channel.voters < settings.agents:
-        raise UsageError(
-            f"aggregator={settings.aggregator!r}: remembers every sender; use participation=1 or absent=cached"
-        )
+        raise UsageError(f"aggregator={settings.rule!r}: remembers every sender; use participation=1 or absent=cached")
     return rule
 
 

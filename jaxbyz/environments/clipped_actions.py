@@ -12,7 +12,7 @@ from jaxbyz.errors import UsageError
 
 
 def clip_actions(environment: Environment, clip: bool = True) -> Environment:
-    """Return the environment that gets every action clipped to its bounds, also where it charges what it gets.
+    """Return the environment with every action clipped to its bounds, so that rewards charge the clipped action.
 
     Policies still see the action as it was drawn, whose log-probability they compute.
 

@@ -130,7 +130,9 @@ def _with_memory(rule: Rule, f: int, beta: float, threshold: float) -> Rule:
         history = scaled(beta * state.past + batch / longest_allowed(batch, f), state.noise)
         peers = mix(normalised(counted.astype(sent.dtype), counted)[None], history)
         history = jnp.where(state.excluded[:, None], peers, history)
-        outcome = rule.apply(key, history, receiver._replace(own=history[receiver.index]), state.inner)
+        # A receiver whose own message is not among these has the index −1.
+        own = jnp.where(receiver.index >= 0, history[receiver.index], scaled(receiver.own[None], state.noise)[0])
+        outcome = rule.apply(key, history, receiver._replace(own=own), state.inner)
         batches = state.spread[1] + 1.0
         likeness = (state.likeness + likeness_in(batch, state.noise)) / batches
         trusted = jnp.where(counted, jnp.minimum(2.0 * state.trust, 1.0), 0.0)
@@ -352,7 +354,8 @@ def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array,
 
 
 def robust_deviation(median: Float[Array, ""], n: int) -> Float[Array, ""]:
-    """Return the standard deviation of most of n normal numbers, given the median of their distances from theirs."""
+    """Return the standard deviation of most of n normal numbers, given the median of their distances from
+    their median."""
     return 1.4826 * n / (n - 0.8) * median
 
 

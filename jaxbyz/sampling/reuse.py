@@ -101,7 +101,7 @@ def keep(episodes: Episodes, q: Float[Array, "n A C M"], bonus: Float[Array, "n 
 
 
 def minibatch(batch: Batch, index: Int[Array, ""], count: int) -> Batch:
-    """Return the episodes of minibatch number `index` mod `count`: M/count consecutive ones."""
+    """Return the lanes of minibatch number `index` mod `count`: M/count consecutive ones."""
     size = batch.alive.shape[-1] // count
 
     def part(x: Array) -> Array:

@@ -18,6 +18,8 @@ from jaxbyz.environments.lunar_lander import physics
 from jaxbyz.environments.lunar_lander.environment import EnvParams, LunarLander
 from jaxbyz.rules import Receiver
 from jaxbyz.rules.caf import caf, filtered_shares
+from jaxbyz.rules.memory import memory
+from jaxbyz.rules.rfa import rfa
 
 
 def mixed(a, b, flag):
@@ -99,19 +101,30 @@ def sets_of_messages(n: int) -> np.ndarray:
     return np.stack(sets).astype(np.float32)
 
 
-def share_function(f: int):
-    """Return the function messages `[n, D]` -> shares of CAF. It is new, so that JAX traces it again."""
-    rule = caf(f)
-    return lambda x: rule.apply(jax.random.key(0), x, Receiver(x[0], jnp.int32(0)), ()).shares[0]
+def share_function(f: int, make_rule=caf):
+    """Return the function messages `[n, D]` -> shares of a rule. It is new, so that JAX traces it again."""
+    rule = make_rule(f)
+
+    def shares(x):
+        receiver = Receiver(x[0], jnp.int32(0))
+        before = rule.apply(jax.random.key(0), x[:, ::-1], receiver, rule.init(*x.shape))
+        return rule.apply(jax.random.key(0), x, receiver, before.state).shares[0]
+
+    return shares
 
 
+def memory_in_front_of_rfa(f: int):
+    return memory(f)(rfa(f))
+
+
+@pytest.mark.parametrize("make_rule", [caf, memory_in_front_of_rfa])
 @pytest.mark.parametrize("n", [3, 13, 33])
-def test_filter_of_caf_in_a_kernel(n):
+def test_shares_in_a_kernel(n, make_rule):
     """Alone and in batches of batches; there is another number of padded rows for each n."""
     x, results = sets_of_messages(n), {}
     for platform in ("plain", "kernels"):
         with trace_for(platform):
-            function = share_function((n - 1) // 3)
+            function = share_function((n - 1) // 3, make_rule)
             results[platform] = jax.jit(lambda x, f=function: (f(x[1]), jax.vmap(jax.vmap(f))(x[None])[0]))(x)
     for found, expected in zip(*results.values(), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-6)

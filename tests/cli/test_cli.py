@@ -127,7 +127,7 @@ def test_plot_draws(capsys, folder, tmp_path, suffix):
     picture = tmp_path / f"curves{suffix}"
     assert main(["plot", str(folder), str(folder), "--out", str(picture), "--width", "4"]) == 0
     assert picture.stat().st_size > 5000
-    assert "decbyzpg, rfa, avg-zero, K=5" in capsys.readouterr().out
+    assert "decbyzpg, memory+rfa," in capsys.readouterr().out
 
 
 def test_plot_refuses(capsys, folder, tmp_path):
@@ -496,9 +496,14 @@ def test_a_misspelt_command_is_answered_with_few_suggestions(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "rule"), [(["--preset", "default"], "rfa"), (["--env", "LunarLander-v3"], "memory+rfa")]
+    ("words", "before", "rule"),
+    [
+        (["--preset", "default"], "none", "rfa"),
+        (["--env", "LunarLander-v3"], "memory", "rfa"),
+        (["--env", "Breakout-MinAtar"], "none", "caf"),
+    ],
 )
-def test_the_help_shows_the_rule_of_the_task(words, rule, capsys, monkeypatch):
+def test_the_help_shows_the_rule_of_the_task(words, before, rule, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["jaxbyz", "train", *words])
     with pytest.raises(SystemExit):
         main(["train", *words, "--help"])

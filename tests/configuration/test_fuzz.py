@@ -204,7 +204,7 @@ def test_every_option_is_in_one_group_of_the_help_text():
 
 
 def test_a_few_configurations_fit_or_are_refused():
-    counts = fuzzed(drafted, 15)
+    counts = fuzzed(drafted, 20)
     assert counts["fit"] >= 2 and counts["refused"] >= 2
 
 

@@ -252,6 +252,16 @@ def test_behind_memory_fltrust_ignores_whoever_opposes_the_history_of_the_receiv
     assert shares[5:, 1:7].sum(axis=1).max() < 0.05
 
 
+def test_a_late_receiver_trusts_no_sender_in_place_of_itself():
+    """A node whose own message is not among those that it heard has the index −1, and no message."""
+    messages = draw(1, seed=3, signal=0.5)[0]
+    messages[-1] *= -1
+    rule = make_rule("memory+fltrust", K, F)
+    absent = Receiver(jnp.full(D, jnp.nan), jnp.int32(-1))
+    shares = rule.apply(jax.random.key(0), jnp.asarray(messages), absent, rule.init(K, D)).shares[0]
+    assert shares[-1] < 1 / K
+
+
 def test_a_plain_function_has_no_shares_to_remember():
     with pytest.raises(UsageError, match="known shares"):
         memory(F)(chain(clipping(), from_function(lambda messages: messages[0])))
