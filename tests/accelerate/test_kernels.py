@@ -114,11 +114,17 @@ def share_function(f: int, make_rule=caf):
 
 
 def memory_in_front_of_rfa(f: int):
-    return memory(f)(rfa(f))
+    return memory(f)(rfa())
 
 
-@pytest.mark.parametrize("make_rule", [caf, memory_in_front_of_rfa])
-@pytest.mark.parametrize("n", [3, 13, 33])
+@pytest.mark.parametrize(
+    ("n", "make_rule"),
+    [
+        *((n, caf) for n in (3, 13, 33)),
+        (13, memory_in_front_of_rfa),
+        *(pytest.param(n, memory_in_front_of_rfa, marks=pytest.mark.slow) for n in (3, 33)),
+    ],
+)
 def test_shares_in_a_kernel(n, make_rule):
     """Alone and in batches of batches; there is another number of padded rows for each n."""
     x, results = sets_of_messages(n), {}
