@@ -5,8 +5,8 @@
     python benchmarks/learning/mujoco_trials.py --list
 
 Every trial is a process. `--jobs` of them run at a time, and all trials have the same share of `--seconds`. Returns are
-means over the honest agents and the iterations since the point before. Step sizes are constant where a trial does not
-say otherwise, so that a trial that is cut off is the beginning of a longer run. On an NVIDIA GPU start its
+means over the honest agents and the iterations since the point before. Step sizes are constant, so that a trial that is
+cut off is the beginning of a longer run. On an NVIDIA GPU start its
 Multi-Process Service before (`nvidia-cuda-mps-control -d`), or the trials take turns.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxbyz.runs.reporters import Progress
 
 STARTED = time.monotonic()
-ATTACKED = {"agents": 13, "byzantine": 3, "attack": "avg-zero", "aggregator": "memory+rfa"}
+ATTACKED = {"agents": 13, "byzantine": 3, "attack": "avg-zero"}
 ALONE = {"algorithm": "page-pg"}
 PRESETS = ("half-cheetah", "hopper", "walker2d")
 EPISODES = 5000  # per agent, to which runs are extrapolated
@@ -42,8 +42,7 @@ RUNNING = {**STEPS, "gamma": 0.98, "gae_lambda": 0.92}  # as RL Baselines3 Zoo h
 WIDE = {"hidden": (256, 256), "critic_hidden": (256, 256), "activation": "relu"}
 LEGS = {**STEPS, "N": 8, "eta": 3e-4}
 TRIALS: dict[str, dict[str, Any]] = {
-    "half-cheetah": {"eta_end": None},  # the preset
-    "half-cheetah-steps": {**STEPS, "gamma": 0.99, "gae_lambda": 0.95},
+    "half-cheetah": {},  # the preset
     "half-cheetah-running": RUNNING,
     "half-cheetah-zoo": {**RUNNING, "initial_std": 0.14, "ratio_clip": 0.1, "eta": 2e-4, "epochs": 10},
     "half-cheetah-brax": {**STEPS, "gamma": 0.95, "gae_lambda": 0.95, "initial_std": 1.0, "entropy": 1e-3,
@@ -52,10 +51,11 @@ TRIALS: dict[str, dict[str, Any]] = {
     "half-cheetah-one": {**RUNNING, "N": 1, "epochs": 5, "critic_steps": 16, "eta": 3e-4},
     "half-cheetah-eight": {**RUNNING, "N": 8, "epochs": 5, "minibatches": 8, "eta": 1e-3},
     "half-cheetah-followed": {**RUNNING, "policy": "followed"},
-    "hopper": {"eta_end": None},  # the preset
+    "hopper": {},  # the preset
     "hopper-steps": {**LEGS, "gamma": 0.99, "gae_lambda": 0.95},
     "hopper-zoo": {**LEGS, "gamma": 0.999, "gae_lambda": 0.99, "initial_std": 0.14, "epochs": 5, "entropy": 2e-3,
                    "eta": 2e-4},
+    "walker2d": {},  # the preset
     "walker2d-steps": {**LEGS, "gamma": 0.99, "gae_lambda": 0.95},
     "walker2d-zoo": {**LEGS, "gamma": 0.99, "gae_lambda": 0.95, "initial_std": 1.0, "ratio_clip": 0.1, "epochs": 10,
                      "entropy": 6e-4, "eta": 2e-4},

@@ -354,8 +354,7 @@ def capped(shares: Float[Array, " n"], most: Float[Array, " n"]) -> Float[Array,
 
 
 def robust_deviation(median: Float[Array, ""], n: int) -> Float[Array, ""]:
-    """Return the standard deviation of most of n normal numbers, given the median of their distances from
-    their median."""
+    """Return the standard deviation of n normal numbers from the median of their distances from their own median."""
     return 1.4826 * n / (n - 0.8) * median
 
 

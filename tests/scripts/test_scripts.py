@@ -35,7 +35,8 @@ def test_the_speed_of_kernels_is_measured(tmp_path):
     subprocess.run(command, check=True, timeout=900)
     rows = json.loads(out.read_text())["rows"]
     assert rows["caf of one"]["kernels"] == {"with kernels": 1, "without": 0}
-    assert all(row["largest difference"] < 1e-4 for group, row in rows.items() if group != "iteration, rfa")
+    of_two_rules = ("iteration, avg-zero", "iteration, opt-ipm")  # RFA alone and behind memory
+    assert all(row["largest difference"] < 1e-4 for group, row in rows.items() if group not in of_two_rules)
 
 
 @needs_results
