@@ -26,9 +26,12 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jaxbyz import Config
 
 ATTACKED = {"agents": 13, "byzantine": 3}
 
@@ -62,12 +65,12 @@ TASKS = {
     "asterix": Task("asterix", 3, 3000, 1500),
     "spaceinvaders": Task("spaceinvaders", 30, 3000, 1500),
     "inverted-pendulum": Task("inverted-pendulum", 1000, 800, 800),
+    "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 1600, 1600),
+    "swimmer": Task("swimmer", 100, 800, 800),
+    "reacher": Task("reacher", -5, 4800, 4800),
     "hopper": Task("hopper", 3000, 3000, 2400),
-    "half-cheetah": Task("half-cheetah", 6000, 5000, 1600),
     "walker2d": Task("walker2d", 3500, 5000, 2000),
-    "swimmer": Task("swimmer", 100, 1600, 1600),
-    "reacher": Task("reacher", -5, 12800, 12800),
-    "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 6400, 6400),
+    "half-cheetah": Task("half-cheetah", 6000, 5000, 1600),
 }
 OTHER_ATTACKS = (
     "none", "alie", "ipm", "coupled-alie", "drift", "turning-drift", "min-sum", "sign-flip", "mimic", "mimic-warmup",
@@ -90,7 +93,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 POOLED = ATTACKED["agents"]
 WORST = "worst attack"  # the one of all that were trained which ends lowest
-TABLE_ROWS = ["avg-zero", "random-action", "min-max", WORST, "alone", "honest", "naive"]
+TABLE_ROWS = ["avg-zero", "random-action", "min-max", WORST, "alone", "honest", "pooled", "naive"]
 DEFAULT_ROWS = [row for row in TABLE_ROWS if row in ROWS] + ["gradient-found"]
 TARGET = "target of the task"
 POINTS = 50  # of every curve
@@ -105,7 +108,6 @@ def options_of(settings: list[str]) -> dict[str, Any]:
 
 def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the missing rows of a task, row -> configuration, as batches that are trained at once."""
-    from jaxbyz.configuration.resolving import resolve
     from jaxbyz.files import read_rows
     from jaxbyz.reproduction.training_results import batches_of_trainings
 
@@ -113,14 +115,20 @@ def batches(task_name: str, rows: list[str], arguments: argparse.Namespace) -> l
     options = {"trajectories": arguments.trajectories or task.budget, "seeds": arguments.seeds, "seed": arguments.seed}
     finished = {record["name"] for record in read_rows(arguments.out)}
     configs = {
-        row: resolve(arguments.preset or task.preset, **{**options, **ROWS[row], **options_of(arguments.set)})
+        row: configuration(arguments.preset or task.preset, row, {**options, **options_of(arguments.set)})
         for row in rows
         if name_of(task_name, row, arguments) not in finished
     }
-    if (own := configs.get("pooled")) is not None:
-        many = {name: POOLED * getattr(own, name) for name in ("trajectories", "N", "B")}
-        configs["pooled"] = replace(own, **many)
     return batches_of_trainings(configs, arguments.together)
+
+
+def configuration(preset: str, row: str, options: dict[str, Any]) -> Config:
+    """Return the configuration of a row; the options have precedence over its own."""
+    from jaxbyz.configuration.resolving import resolve
+
+    config = resolve(preset, **{**ROWS[row], **options})
+    many = {name: POOLED * getattr(config, name) for name in ("trajectories", "N", "B")}
+    return replace(config, **many) if row == "pooled" else config
 
 
 def name_of(task_name: str, row: str, arguments: argparse.Namespace) -> str:
@@ -286,7 +294,7 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
         record = records.get((task, row))
         if record is None:
             return "–"
-        digits = 2 if abs(TASKS[task].target) < 5 else 0
+        digits = 2 if abs(TASKS[task].target) <= 5 else 0
         reached = "" if record["reached"] is None else f", {record['reached']:.0f}"
         text = f"{np.mean(record['final']):.{digits}f} ({min(record['final']):.{digits}f}){reached}".replace("-", "−")
         return f"{record['row']}: {text}" if row == WORST else text

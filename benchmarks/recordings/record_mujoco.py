@@ -211,6 +211,7 @@ def trained_policy(file, rng=None):
         rng: draws actions; without it they are the most likely ones.
     """
     schema = json.loads(str(file["schema"]))
+    parameters = dict(item.split("=") for item in schema["env_param"].split(",") if item)
     options, scales = schema["options"], schema["observation_scales"]
     count = len(options["hidden"]) + 1
     followed = schema["policy"] == "followed"  # it has scales of its own
@@ -236,9 +237,23 @@ def trained_policy(file, rng=None):
                 action = action + deviation * rng.standard_normal(len(action))
             return clipped(action, space)
 
-        return act
+        return held(act, int(parameters.get("hold", 1)))
 
     return begin
+
+
+def held(act, steps):
+    """Return a policy of one episode whose actions are held for so many steps."""
+    passed, action = 0, None
+
+    def act_or_hold(obs):
+        nonlocal passed, action
+        if passed % steps == 0:
+            action = act(obs)
+        passed += 1
+        return action
+
+    return act_or_hold
 
 
 def clipped(action, space):

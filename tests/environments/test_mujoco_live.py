@@ -68,14 +68,14 @@ def test_a_search_finds_no_healthy_state_that_differs_from_mujoco(name):
     assert found["reward"] < 1e-6 and found["terminations"] == 0, found  # gymnasium squares float32 actions
 
 
-def own_episodes(environment, act, episodes):
+def own_episodes(environment, act, episodes, hold=1):
     """Returns and lengths of episodes, `[episodes, 2]`; the policy is `act(key, observations, last actions)`."""
     low, high = environment.actions.low[None], environment.actions.high[None]
 
-    def step(carry, key):
-        obs, state, action, total, length, over = carry
+    def step(carry, inputs):
+        (obs, state, action, total, length, over), (i, key) = carry, inputs
         keys = jax.random.split(key)
-        action = act(keys[0], obs, action)
+        action = jnp.where(i % hold == 0, act(keys[0], obs, action), action)
         result = jax.vmap(environment.step)(jax.random.split(keys[1], episodes), state, action)
         total, length = total + jnp.where(over, 0.0, result.reward), length + ~over
         over = over | result.terminated | result.truncated
@@ -88,7 +88,8 @@ def own_episodes(environment, act, episodes):
         first = jax.random.uniform(keys[1], (episodes, environment.actions.n), minval=low, maxval=high)
         zero = jnp.zeros(episodes)
         start = (obs, state, first, zero, zero, zero > 0)
-        return jax.lax.scan(step, start, jax.random.split(keys[2], environment.limit))[0][3:5]
+        steps = jnp.arange(environment.limit), jax.random.split(keys[2], environment.limit)
+        return jax.lax.scan(step, start, steps)[0][3:5]
 
     return np.stack(run(jax.random.key(np.random.default_rng().integers(2**31))), axis=1)
 
@@ -113,11 +114,13 @@ def simple_policies(environment, weights):
 
 
 def trained_policies(path):
-    """Return the environment of an exported policy, and the policy with the most likely and with drawn actions."""
+    """Return the environment of an exported policy, the policy with the most likely and with drawn actions, and its hold.
+
+    The environment has neither scaled observations nor held actions: the policy scales, and the caller holds.
+    """
     config = resolve(None, **with_task_of_start({"start": f"from:{path}"}))
     task = task_of(config)
     theta = jnp.asarray(start_parameters(config.start, task.policy.size))
-    plain = jb.make_environment(config.env)  # whose observations are not scaled, as the policy expects them
 
     def most_likely(key, obs, action):
         return task.act(theta, obs)
@@ -125,14 +128,15 @@ def trained_policies(path):
     def drawn(key, obs, action):
         return task.act(theta, obs, key)
 
-    return plain, {"most likely": most_likely, "drawn": drawn}
+    hold = int(dict(item.split("=") for item in config.env_param.split(",") if item).get("hold", 1))
+    return jb.make_environment(config.env), {"most likely": most_likely, "drawn": drawn}, hold
 
 
-def check_episodes(name, environment, policies, file):
+def check_episodes(name, file, environment, policies, hold=1):
     """Means of returns and lengths within two standard errors; three, if one of all comparisons is beyond that."""
     distances = []
     for kind, act in policies.items():
-        theirs, ours = file[f"{name}/{kind}"], own_episodes(environment, act, EPISODES)
+        theirs, ours = file[f"{name}/{kind}"], own_episodes(environment, act, EPISODES, hold)
         error = np.sqrt(theirs.var(axis=0) / len(theirs) + ours.var(axis=0) / len(ours))
         difference = np.abs(theirs.mean(axis=0) - ours.mean(axis=0))
         rounding = 1e-4 * np.abs(theirs.mean(axis=0)) + 1e-4
@@ -149,7 +153,7 @@ def test_episodes_agree_with_mujoco_in_distribution(name, tmp_path):
     options = ("--tasks", name, "--episodes", EPISODES, "--policies", POLICIES)
     file = record("episodes", tmp_path / "episodes.npz", *options)
     environment = jb.make_environment(name)
-    check_episodes(name, environment, simple_policies(environment, jnp.asarray(np.load(POLICIES)[name])), file)
+    check_episodes(name, file, environment, simple_policies(environment, jnp.asarray(np.load(POLICIES)[name])))
 
 
 @pytest.mark.parametrize(
@@ -160,4 +164,4 @@ def test_a_policy_trained_here_scores_the_same_in_gymnasium(path, tmp_path):
     with np.load(path) as arrays:
         name = json.loads(str(arrays["schema"]))["environment"]
     file = record("trained", tmp_path / "episodes.npz", "--episodes", EPISODES, "--policies", path)
-    check_episodes(name, *trained_policies(path), file)
+    check_episodes(name, file, *trained_policies(path))
