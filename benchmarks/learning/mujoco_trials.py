@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 STARTED = time.monotonic()
 ATTACKED = {"agents": 13, "byzantine": 3, "attack": "avg-zero"}
 ALONE = {"algorithm": "page-pg"}
-PRESETS = ("half-cheetah", "hopper", "walker2d")
+PRESETS = ("half-cheetah", "hopper", "walker2d", "swimmer", "reacher", "inverted-double-pendulum")
 EPISODES = 5000  # per agent, to which runs are extrapolated
 EVERY = 5  # iterations between two points of a curve
 POINTS = 12  # of every printed curve
@@ -40,9 +40,11 @@ STEPS = {
 }  # fmt: skip
 RUNNING = {**STEPS, "gamma": 0.98, "gae_lambda": 0.92}  # as RL Baselines3 Zoo has it for HalfCheetah
 WIDE = {"hidden": (256, 256), "critic_hidden": (256, 256), "activation": "relu"}
-LEGS = {**STEPS, "N": 8, "eta": 3e-4}
+# The presets of these two before actions were held.
+LEGS = {"env_param": "scale=true,clip=true", "initial_std": 0.5}
+WIDER = {**LEGS, "initial_std": 1.0}
 TRIALS: dict[str, dict[str, Any]] = {
-    "half-cheetah": {},  # the preset
+    "half-cheetah": {},  # a name without more is the preset
     "half-cheetah-running": RUNNING,
     "half-cheetah-zoo": {**RUNNING, "initial_std": 0.14, "ratio_clip": 0.1, "eta": 2e-4, "epochs": 10},
     "half-cheetah-brax": {**STEPS, "gamma": 0.95, "gae_lambda": 0.95, "initial_std": 1.0, "entropy": 1e-3,
@@ -51,14 +53,30 @@ TRIALS: dict[str, dict[str, Any]] = {
     "half-cheetah-one": {**RUNNING, "N": 1, "epochs": 5, "critic_steps": 16, "eta": 3e-4},
     "half-cheetah-eight": {**RUNNING, "N": 8, "epochs": 5, "minibatches": 8, "eta": 1e-3},
     "half-cheetah-followed": {**RUNNING, "policy": "followed"},
-    "hopper": {},  # the preset
-    "hopper-steps": {**LEGS, "gamma": 0.99, "gae_lambda": 0.95},
-    "hopper-zoo": {**LEGS, "gamma": 0.999, "gae_lambda": 0.99, "initial_std": 0.14, "epochs": 5, "entropy": 2e-3,
-                   "eta": 2e-4},
-    "walker2d": {},  # the preset
-    "walker2d-steps": {**LEGS, "gamma": 0.99, "gae_lambda": 0.95},
-    "walker2d-zoo": {**LEGS, "gamma": 0.99, "gae_lambda": 0.95, "initial_std": 1.0, "ratio_clip": 0.1, "epochs": 10,
-                     "entropy": 6e-4, "eta": 2e-4},
+    "hopper": {},
+    "hopper-base": LEGS,
+    "hopper-entropy": {**LEGS, "entropy": 2e-3},
+    "hopper-discount": {**LEGS, "gamma": 0.999, "gae_lambda": 0.98},
+    "hopper-eight": {**LEGS, "N": 8},
+    "hopper-decay": {**LEGS, "eta_end": 1e-5},
+    "hopper-wide": {**LEGS, **WIDE, "eta": 2e-4},
+    "hopper-deviation-1": WIDER,
+    "hopper-deviation-1.5": {**LEGS, "initial_std": 1.5},
+    "hopper-wider-discount": {**WIDER, "gamma": 0.99},
+    "hopper-wider-entropy": {**WIDER, "entropy": 1e-3},
+    "hopper-wider-fast": {**WIDER, "eta": 1e-3, "eta_end": 1e-4},
+    "hopper-held": {"initial_std": 0.5},
+    "walker2d": {},
+    "walker2d-deviation-1": WIDER,
+    "walker2d-entropy": {**LEGS, "entropy": 1e-3},
+    "walker2d-decay": {**LEGS, "eta_end": 1e-5},
+    "swimmer": {},
+    "swimmer-discount": {**LEGS, "gamma": 0.9999},
+    "swimmer-unheld": {**WIDER, "gae_lambda": 0.95},
+    "reacher": {},
+    "reacher-larger": {"N": 32, "gamma": 0.9, "gae_lambda": 0.95, "eta": 5e-4},
+    "inverted-double-pendulum": {},
+    "inverted-double-pendulum-larger": {"N": 16, "gamma": 0.995, "eta": 1e-3, "eta_end": 1e-5},
 }  # fmt: skip
 
 

@@ -299,11 +299,12 @@ def markdown(records: dict[tuple[str, str], dict[str, Any]]) -> str:
         text = f"{np.mean(record['final']):.{digits}f} ({min(record['final']):.{digits}f}){reached}".replace("-", "−")
         return f"{record['row']}: {text}" if row == WORST else text
 
-    lines = [f"| task | target | {' | '.join(TABLE_ROWS)} |", "| --- " * (len(TABLE_ROWS) + 2) + "|"]
+    shown = [row for row in TABLE_ROWS if any(key[1] == row for key in records)]
+    lines = [f"| task | target | {' | '.join(shown)} |", "| --- " * (len(shown) + 2) + "|"]
     for name, task in TASKS.items():
         if any(key[0] == name for key in records):
             target = f"{task.target:g} within {task.within}".replace("-", "−")
-            lines.append(f"| {name} | {target} | {' | '.join(cell(name, row) for row in TABLE_ROWS)} |")
+            lines.append(f"| {name} | {target} | {' | '.join(cell(name, row) for row in shown)} |")
     return "\n".join(lines)
 
 

