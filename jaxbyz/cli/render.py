@@ -15,6 +15,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     common.add_shared(parser, "--run-seed")
     common.add(parser, "--seed", "seed of the episode", 0, type=common.seed_number)
     common.add(parser, "--width", "width of a frame in pixels", 480)
+    common.add(parser, "--frames", "draw only so many frames, from the start of the episode", least=1)
     common.add(parser, "--fps", "frames per second", 25.0, least=1)
     common.add(parser, "--columns", "frames in the strip", 6, least=1)
 
@@ -33,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     episode = render_episode(data.config, theta, seed=arguments.seed, width=arguments.width)
     strip = out.with_name(f"{out.stem}-strip.png")
     with common.saying_what_is_replaced(out, strip):
-        save_gif(episode.frames, out, arguments.fps)
-        save_strip(episode.frames, strip, arguments.columns)
+        frames = episode.frames[: arguments.frames]
+        save_gif(frames, out, arguments.fps)
+        save_strip(frames, strip, arguments.columns)
     print(f"return {episode.total_return:.1f} in {episode.steps} steps", out, strip, sep="\n")
     return 0

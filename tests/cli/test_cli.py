@@ -153,6 +153,9 @@ def test_render_draws_an_episode(capsys, folder, tmp_path):
     with Image.open(gif) as picture:
         assert picture.is_animated and picture.size[0] == 160 and 5 < picture.n_frames <= 21
     assert (tmp_path / "episode-strip.png").stat().st_size > 500
+    assert main(["render", str(folder), "--out", str(tmp_path / "begin.gif"), "--frames", "3"]) == 0
+    with Image.open(tmp_path / "begin.gif") as picture:
+        assert picture.n_frames == 3
     assert main(["export", str(folder), "--out", str(tmp_path / "policy.npz")]) == 0
     assert "replaced" not in capsys.readouterr().err
     for command, name in (("render", "episode.gif"), ("export", "policy.npz")):

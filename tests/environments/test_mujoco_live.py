@@ -114,7 +114,7 @@ def simple_policies(environment, weights):
 
 
 def trained_policies(path):
-    """Return the environment of an exported policy, the policy with the most likely and with drawn actions, and its hold.
+    """Return the environment of an exported policy, two policies with its actions, and for how many steps to hold them.
 
     The environment has neither scaled observations nor held actions: the policy scales, and the caller holds.
     """
