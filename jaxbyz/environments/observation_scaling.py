@@ -3,7 +3,8 @@
 The scales come from a sample that all agents have in common: episodes with random actions in the nominal environment,
 from a key that everybody knows. Every agent computes them by itself before training and nothing is sent, so that a
 Byzantine agent cannot shift them. They never change, so a policy means the same in every iteration, in an evaluation
-and in an exported file.
+and in an exported file, which contains them. On another kind of processor they are computed again, and where random
+episodes are chaotic, as in HalfCheetah, other rounding changes them by about a percent.
 """
 
 from __future__ import annotations

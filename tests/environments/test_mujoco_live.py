@@ -17,7 +17,7 @@ from mujoco_tasks import MODULES, recorded_step
 
 import jaxbyz as jb
 from jaxbyz.configuration.resolving import resolve
-from jaxbyz.trained.acting import task_of
+from jaxbyz.trained.acting import action_of, task_of
 from jaxbyz.trained.start_from import start_parameters, with_task_of_start
 
 PYTHON = os.environ.get("JAXBYZ_MUJOCO_PYTHON")  # with gymnasium and mujoco, set by `make test-mujoco`
@@ -116,17 +116,22 @@ def simple_policies(environment, weights):
 def trained_policies(path):
     """Return the environment of an exported policy, two policies with its actions, and for how many steps to hold them.
 
-    The environment has neither scaled observations nor held actions: the policy scales, and the caller holds.
+    The environment has neither scaled observations nor held actions: the policy scales, and the caller holds. The
+    scales are those of the file: if they are computed again, random episodes amplify what is rounded otherwise here.
     """
     config = resolve(None, **with_task_of_start({"start": f"from:{path}"}))
     task = task_of(config)
     theta = jnp.asarray(start_parameters(config.start, task.policy.size))
+    with np.load(path) as arrays:
+        scales = json.loads(str(arrays["schema"]))["observation_scales"]
+    stored = tuple(jnp.asarray(scales[name]) for name in ("mean", "deviation")) if scales else None
+    act = functools.partial(action_of, task.environment._replace(scales=stored), task.policy, theta)
 
     def most_likely(key, obs, action):
-        return task.act(theta, obs)
+        return act(obs)
 
     def drawn(key, obs, action):
-        return task.act(theta, obs, key)
+        return act(obs, key)
 
     hold = int(dict(item.split("=") for item in config.env_param.split(",") if item).get("hold", 1))
     return jb.make_environment(config.env), {"most likely": most_likely, "drawn": drawn}, hold
