@@ -5,9 +5,9 @@
     python benchmarks/learning/mujoco_trials.py --list
 
 Every trial is a process. `--jobs` of them run at a time, and all trials have the same share of `--seconds`. Returns are
-means over the honest agents and the iterations since the point before. Step sizes are constant, so that a trial that is
-cut off is the beginning of a longer run. On an NVIDIA GPU start its
-Multi-Process Service before (`nvidia-cuda-mps-control -d`), or the trials take turns.
+means over the honest agents and the iterations since the point before. Step sizes are constant where a trial or its
+preset does not say otherwise, so that a trial that is cut off is the beginning of a longer run. On an NVIDIA GPU start
+its Multi-Process Service before (`nvidia-cuda-mps-control -d`), or the trials take turns.
 """
 
 from __future__ import annotations

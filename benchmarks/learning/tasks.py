@@ -279,7 +279,7 @@ def read(table: Path) -> dict[tuple[str, str], dict[str, Any]]:
     from jaxbyz.files import read_rows
 
     found = {(record["task"], record["row"]): record for record in read_rows(table) if not record["label"]}
-    attacks = [row for row, options in ROWS.items() if "attack" in options and row != "naive"]
+    attacks = [row for row, options in ROWS.items() if "attack" in options and row not in ("naive", "none")]
     for task in {task for task, _ in found}:
         rows = [found[task, row] for row in attacks if (task, row) in found]
         if rows:

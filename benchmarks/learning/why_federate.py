@@ -6,15 +6,13 @@ python benchmarks/learning/why_federate.py benchmarks/results/tasks.jsonl.gz --o
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from tasks import WORST, read
 
 TASKS = {"walker2d": "Walker2d", "inverted-double-pendulum": "InvertedDoublePendulum", "asterix": "Asterix"}
-NOT_ATTACKS = ("alone", "honest", "pooled", "naive", "none")
 
 
 def main() -> None:
@@ -22,24 +20,21 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="table of benchmarks/learning/tasks.py")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    with gzip.open(arguments.results, "rt") as lines:
-        records = [record for record in map(json.loads, lines) if not record["label"]]
-    rows = {(record["task"], record["row"]): record for record in records}
+    rows = read(arguments.results)
     figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 3.1), layout="constrained")
     for axis, (task, title) in zip(axes, TASKS.items(), strict=True):
-        attacks = [row for name, row in rows if name == task and row not in NOT_ATTACKS]
-        worst = min(attacks, key=lambda attack: np.mean(rows[task, attack]["final"]))
         lines_of = {
             "honest": ("13 honest agents", "#0072b2", "-"),
-            worst: ("3 of 13 lie, robust rule, worst attack", "#009e73", "-"),
+            WORST: ("3 of 13 lie, robust rule, worst attack", "#009e73", "-"),
             "alone": ("one agent alone", "#555555", "--"),
             "naive": ("3 of 13 lie, plain average", "#d55e00", "-"),
         }
         for row, (label, colour, style) in lines_of.items():
-            x, y = np.array(rows[task, row]["trajectories"]), np.array(rows[task, row]["return"])
+            record = rows[task, row]
+            x, y = np.array(record["trajectories"]), np.array(record["return"])
             axis.plot(x, y.mean(axis=0), style, color=colour, label=label)
             axis.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.12, linewidth=0)
-            print(f"{task} {row}: {np.mean(rows[task, row]['final']):.1f} at the end, mean over {len(y)} seeds")
+            print(f"{task} {record['row']}: {np.mean(record['final']):.1f} at the end, mean over {len(y)} seeds")
         axis.set(title=title, xlabel="episodes per agent")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("return of the honest agents")

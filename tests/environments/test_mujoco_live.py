@@ -17,6 +17,7 @@ from mujoco_tasks import MODULES, recorded_step
 
 import jaxbyz as jb
 from jaxbyz.configuration.resolving import resolve
+from jaxbyz.registry import parse_assignments
 from jaxbyz.trained.acting import action_of, task_of
 from jaxbyz.trained.start_from import start_parameters, with_task_of_start
 
@@ -133,7 +134,7 @@ def trained_policies(path):
     def drawn(key, obs, action):
         return act(obs, key)
 
-    hold = int(dict(item.split("=") for item in config.env_param.split(",") if item).get("hold", 1))
+    hold = int(float(parse_assignments(config.env_param).get("hold", 1)))
     return jb.make_environment(config.env), {"most likely": most_likely, "drawn": drawn}, hold
 
 
