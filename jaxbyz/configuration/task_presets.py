@@ -116,4 +116,4 @@ TASK_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 RULE_UNDER_ATTACK = "memory+rfa"
 RULE_WITHOUT_MEMORY = "caf"
 # Presets that have been measured with the other rule only.
-NOT_WITH_MEMORY = ("lunarlander-continuous", "general-images", "breakout", "asterix", "spaceinvaders")
+NOT_WITH_MEMORY = ("lunarlander-continuous", "asterix")
