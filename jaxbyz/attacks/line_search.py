@@ -64,7 +64,7 @@ def _most_damaging(
         moved = jax.vmap(lambda c: effect(sent_by_all(row(view, c), view), key))(scales)
         return sent_by_all(row(view, scales[jnp.argmax(moved)]), view)
 
-    return on_messages(forge, on, mirror_for_half=equivocate)
+    return on_messages(forge, on, mirror_for_half=equivocate, searches=True)
 
 
 def opt_ipm(

@@ -49,4 +49,4 @@ def normalized(
         turned = jax.vmap(lambda row: effect(sent_by_all(row, view), key))(rows)
         return sent_by_all(rows[jnp.argmax(turned)], view)
 
-    return on_messages(forge, on, mirror_for_half=equivocate)
+    return on_messages(forge, on, mirror_for_half=equivocate, searches=True)

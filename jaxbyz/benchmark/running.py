@@ -106,17 +106,18 @@ def run_cells(
         names = " + ".join([batch[0].name, *(cell.attack for cell in batch[1:])])
         log(f"[{cells.index(batch[0]) + 1}/{len(cells)}] {names}")
         started, first = time.monotonic(), configs[batch[0]]
-        if len(batch) == 1:
+        attacks = tuple(cell.attack for cell in batch)
+        sharing = sharing_of(suite, batch[0][:2], attacks) if together else None
+        in_one = len(batch) > 1 or (sharing is not None and sharing.attacks == attacks)  # as tuning does
+        if in_one:
+            found = [run.metrics for (run,) in train_planned(first, attacks, np.ones(1), sharing)]
+        else:
             run = ensure(first, work / "run", reporter(first.trajectories), checkpoint_every=checkpoint_every)
             found = [run.metrics]
-        else:
-            attacks = [cell.attack for cell in batch]
-            runs = train_planned(first, attacks, np.ones(1), sharing_of(suite, batch[0][:2], attacks))
-            found = [run.metrics for (run,) in runs]
         seconds = (time.monotonic() - started) / len(batch)
         for cell, measured in zip(batch, found, strict=True):
             options = options_of(suite, entries, cell)
-            write_result(target, suite, cell, options, configs[cell], measured, seconds, together=len(batch) > 1)
+            write_result(target, suite, cell, options, configs[cell], measured, seconds, together=in_one)
 
     prepared: list[dict[Cell, Config]] = []
     for batch in batches_of(cells) if together else [[cell] for cell in cells]:

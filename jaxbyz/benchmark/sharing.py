@@ -34,11 +34,15 @@ def sharing_of(suite: Suite, setting: tuple[str, str], attacks: Sequence[str]) -
 
     A call trains what a step of tuning needs, rounded up to whole cells.
     """
-    shared, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks_in(*setting)))[0], suite.tuning
-    tried = len(suite.tuning_attacks(setting[0]))
-    runs = max(tried, tuning.worst * len(tuning.factors)) if tuning.worst else tried * len(tuning.factors)
+    groups, tuning = groups_of_attacks((NO_ATTACK, *suite.attacks_in(*setting))), suite.tuning
+    group = next((group for group in groups if set(attacks) <= set(group)), ())
+    tried = len(set(group) & set(suite.tuning_attacks(setting[0])))
+    if not group or (len(group) == 1 and not tried):
+        return None
+    worst = min(tuning.worst or tried, tried)
+    runs = max(1, tried, worst * len(tuning.factors))
     cells = -(-runs * tuning.count // suite.seeds.count)
-    return Sharing(shared, cells * suite.seeds.count) if set(attacks) <= set(shared) else None
+    return Sharing(group, cells * suite.seeds.count)
 
 
 def train_planned(

@@ -16,6 +16,7 @@ from jaxbyz.benchmark.records import write_record
 from jaxbyz.benchmark.reference_scores import References, references_of
 from jaxbyz.benchmark.results import measurements, write_result
 from jaxbyz.benchmark.running import RuleToCertify, rules_to_certify, run_cells
+from jaxbyz.benchmark.sharing import Sharing, sharing_of
 from jaxbyz.benchmark.suite import load_suite
 from jaxbyz.benchmark.table import both_tables, verdict
 from jaxbyz.benchmark.tuning import average_returns, load_step_sizes, tune_if_missing, tuning_config
@@ -149,6 +150,15 @@ def test_tuning_and_the_run_keep_the_decay_of_the_step_size(tmp_path):
         "eta_end": pytest.approx(0.01),
     }
     assert tuning_config(suite, entries(), "central", "easy", "none").eta_end is None
+
+
+def test_attacks_that_try_the_rule_have_programs_of_their_own():
+    """Tuning and training share the program of an attack that both use."""
+    suite, setting = load_suite("v2-lite"), ("catch", "k13")
+    others = sharing_of(suite, setting, ("mimic", "alie"))
+    assert not {"normalized", "opt-ipm"} & set(others.attacks) and others.at_once == 40  # two attacks, five step sizes
+    assert sharing_of(suite, setting, ("opt-ipm",)) == Sharing(("opt-ipm",), 20)
+    assert sharing_of(load_suite("v1"), ("cartpole", "k13"), ("gradient-found",)) is None  # not tuned
 
 
 def planned(returns: np.ndarray, batch: np.ndarray, finite: np.ndarray):
