@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from tasks import WORST, read
 
-TASKS = {"walker2d": "Walker2d", "inverted-double-pendulum": "InvertedDoublePendulum", "asterix": "Asterix"}
+TASKS = {"walker2d": "Walker2d", "inverted-double-pendulum": "InvertedDoublePendulum", "spaceinvaders": "SpaceInvaders"}
 
 
 def main() -> None:
