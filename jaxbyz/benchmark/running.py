@@ -107,7 +107,7 @@ def run_cells(
         log(f"[{cells.index(batch[0]) + 1}/{len(cells)}] {names}")
         started, first = time.monotonic(), configs[batch[0]]
         attacks = tuple(cell.attack for cell in batch)
-        sharing = sharing_of(suite, batch[0][:2], attacks) if together else None
+        sharing = sharing_of(suite, batch[0][:2], attacks) if together and batch[0].entry in entries else None
         in_one = len(batch) > 1 or (sharing is not None and sharing.attacks == attacks)  # as tuning does
         if in_one:
             found = [run.metrics for (run,) in train_planned(first, attacks, np.ones(1), sharing)]

@@ -515,6 +515,14 @@ def test_tuning_and_the_run_share_one_program(tmp_path, monkeypatch, left_out):
     assert tuned == trained and tuned[2:] == (8, kept)
     assert suite.tuning_attacks("easy") == kept[: 2 - len(left_out)]
 
+    def alone(config, *others, **options):
+        raise RuntimeError("trained alone")
+
+    monkeypatch.setattr("jaxbyz.benchmark.running.ensure", alone)
+    references = [cell for cell in cells_of(suite, entries()) if cell.entry not in entries()]
+    failed = run_cells(suite, entries(), references, tmp_path / "references", together=True)
+    assert failed and all("trained alone" in reason for reason in failed.values())
+
 
 @pytest.mark.slow
 def test_cells_trained_together_have_the_numbers_of_cells_trained_alone(tmp_path):
