@@ -503,7 +503,7 @@ def test_a_misspelt_command_is_answered_with_few_suggestions(capsys):
     [
         (["--preset", "default"], "none", "rfa"),
         (["--env", "LunarLander-v3"], "memory", "rfa"),
-        (["--env", "Breakout-MinAtar"], "none", "caf"),
+        (["--env", "Asterix-MinAtar"], "none", "caf"),
     ],
 )
 def test_the_help_shows_the_rule_of_the_task(words, before, rule, capsys, monkeypatch):
