@@ -66,7 +66,8 @@ def protocol_configs(protocol: str, seeds: int, seed: int, trajectories: int | N
     configs = {}
     for curve in protocol_curves():
         name = "fed-page-pg" if curve.label == GPOMDP else curve.label
-        options: dict[str, Any] = {**method_options(task, name), "algorithm": name, "attack": ATTACKS[curve.panel]}
+        own = {**task.common, "momentum": None, **method_options(task, name)}  # not those of the preset's algorithm
+        options: dict[str, Any] = {**own, "algorithm": name, "attack": ATTACKS[curve.panel]}
         traits = traits_of_algorithm(name)
         if traits.naive:
             options["aggregator"] = "mean"
@@ -74,7 +75,7 @@ def protocol_configs(protocol: str, seeds: int, seed: int, trajectories: int | N
             options |= {"agents": 1, "byzantine": 0, "attack": "none"}
         if curve.label == GPOMDP:
             options["p"] = 1.0
-        configs[curve.training] = resolve(protocol, **options, seeds=seeds, seed=seed, trajectories=budget)
+        configs[curve.training] = resolve(protocol, **options | {"seeds": seeds, "seed": seed, "trajectories": budget})
     return configs
 
 

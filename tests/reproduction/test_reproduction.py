@@ -263,6 +263,9 @@ def test_protocols_train_every_algorithm_on_equal_trajectories():
             (10, 3, resolve(name).horizon, resolve(name).hidden)
         }
         assert len({config.attack for config in attacked}) == 4
+        adam = {(c.N, c.B, c.eta, c.momentum) for c in configs.values() if c.algorithm != "res-nharpg"}
+        common = PROTOCOL_TASKS[name].common
+        assert adam == {(common["N"], common["B"], common["eta"], None)}  # whichever algorithm the preset has
     assert resolve("fan2021-lunarlander").aggregator == "fedpg-br:sigma=0.07,delta=0.6,batch=32"
     assert resolve("ganesh2024-hopper").algorithm == "res-nharpg"
 
