@@ -41,7 +41,7 @@ STEPS = {
 RUNNING = {**STEPS, "gamma": 0.98, "gae_lambda": 0.92}  # as RL Baselines3 Zoo has it for HalfCheetah
 WIDE = {"hidden": (256, 256), "critic_hidden": (256, 256), "activation": "relu"}
 # The presets of these two before actions were held.
-LEGS = {"env_param": "scale=true,clip=true", "initial_std": 0.5}
+LEGS = {"env_param": "scale=true,clip=true", "initial_std": 0.5, "eta": 5e-4}
 WIDER = {**LEGS, "initial_std": 1.0}
 TRIALS: dict[str, dict[str, Any]] = {
     "half-cheetah": {},  # a name without more is the preset
@@ -65,7 +65,8 @@ TRIALS: dict[str, dict[str, Any]] = {
     "hopper-wider-discount": {**WIDER, "gamma": 0.99},
     "hopper-wider-entropy": {**WIDER, "entropy": 1e-3},
     "hopper-wider-fast": {**WIDER, "eta": 1e-3, "eta_end": 1e-4},
-    "hopper-held": {"initial_std": 0.5},
+    "hopper-held": {"initial_std": 0.5, "eta": 5e-4},
+    "hopper-faster": {"eta": 5e-4},
     "walker2d": {},
     "walker2d-deviation-1": WIDER,
     "walker2d-entropy": {**LEGS, "entropy": 1e-3},

@@ -68,7 +68,7 @@ TASKS = {
     "inverted-double-pendulum": Task("inverted-double-pendulum", 9000, 1600, 1600),
     "swimmer": Task("swimmer", 100, 800, 800),
     "reacher": Task("reacher", -5, 4800, 4800),
-    "hopper": Task("hopper", 3000, 3000, 2400),
+    "hopper": Task("hopper", 3000, 3000, 2600),
     "walker2d": Task("walker2d", 3500, 5000, 2000),
     "half-cheetah": Task("half-cheetah", 6000, 5000, 1600),
 }

@@ -5,7 +5,8 @@
 Results are added to benchmarks/results/benchmark/SUITE.jsonl.gz, and what `tune` tried to
 benchmarks/results/tuning/SUITE.jsonl.gz; results that are there are never replaced. The page is
 docs/leaderboard-SUITE.html. The tables replace what is between the comments `<!-- leaderboard SUITE -->` and
-`<!-- end -->` in the pages that have them. Without folders, the page and the tables are written again.
+`<!-- end -->` in the pages that have them; entries that lack results are left out. Without folders, the page and the
+tables are written again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def main() -> None:
             added = merge(sources, published(kind, suite.name), suite, print)
             print(f"{published(kind, suite.name)}: {added} record(s) added")
     board = load_leaderboard(arguments.suite, published("benchmark", suite.name))
+    board["entries"] = [entry for entry in board["entries"] if entry["overall"] is not None]
     print(write_page(board, ROOT / "docs" / f"leaderboard-{suite.name}.html"))
     for name, text in blocks(board).items():
         replace_block(ROOT / name, suite.name, text)

@@ -41,7 +41,7 @@ MUJOCO_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
                                   "trajectories": 1600}),
     "hopper": ("Hopper: PPO, 8 × 4 steps on parts of a batch of 4, actions held for 2 steps",
                {**_BATCHES_OF_4, "env": "Hopper-v5", "env_param": "scale=true,clip=true,hold=2", "gamma": 0.995,
-                "initial_std": 1.0, "trajectories": 2400}),
+                "eta": 3e-4, "initial_std": 1.0, "trajectories": 2600}),
     "half-cheetah": ("HalfCheetah: PPO, 8 × 4 steps on parts of a batch of 4",
                      {**_BATCHES_OF_4, "env": "HalfCheetah-v5", "initial_std": 0.4, "trajectories": 1600}),
     "walker2d": ("Walker2d: PPO, 8 × 4 steps on parts of a batch of 4, actions held for 2 steps",
