@@ -1,7 +1,7 @@
 """How much of the gain of federating is left under every attack that was trained.
 
     python benchmarks/learning/tasks.py catch --rows none,budget,normalized --together --seed 1000
-    python benchmarks/robustness/keep_the_gain.py table
+    python benchmarks/robustness/keep_the_gain.py table catch cartpole
     python benchmarks/robustness/keep_the_gain.py picture --out docs/images/memory.png
 
 The score of a task under an attack is (A − alone)/(honest − alone), where A is the mean return over the whole run and
@@ -44,8 +44,9 @@ def table(arguments: argparse.Namespace) -> None:
     """Print the scores as Markdown, one row per attack."""
     returns = mean_returns(arguments.label)
     trained = dict.fromkeys(task for task, row in returns if row not in NOT_ATTACKS)
-    tasks = [task for task in trained if all((task, row) in returns for row in REFERENCES)]
-    attacks = list(dict.fromkeys(row for _, row in returns if row not in NOT_ATTACKS))
+    complete = [task for task in trained if all((task, row) in returns for row in REFERENCES)]
+    tasks = [task for task in arguments.tasks or complete if task in complete]
+    attacks = sorted({row for task, row in returns if task in tasks and row not in NOT_ATTACKS})
 
     def cell(task: str, row: str) -> str:
         if (task, row) not in returns:
@@ -102,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
     printing = commands.add_parser("table")
+    printing.add_argument("tasks", nargs="*", help="columns, in this order (default: all tasks)")
     printing.add_argument("--label", default="", help="of the rows of tasks.py; those of the presets have none")
     printing.set_defaults(call=table)
     drawing = commands.add_parser("picture")
