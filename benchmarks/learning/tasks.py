@@ -89,6 +89,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "pooled": {"algorithm": "page-pg"},
     # Honest agents hold equal parameters, which MDA keeps: forging parameters as well would change nothing.
     "gradient-found": {**ATTACKED, "attack": "gradient-found:on=gradients"},
+    "gradient-found-inner": {**ATTACKED, "attack": "gradient-found:on=gradients,objective=inner"},
+    "gradient-found-angle": {**ATTACKED, "attack": "gradient-found:on=gradients,objective=angle"},
     **{name: {**ATTACKED, "attack": name} for name in OTHER_ATTACKS},
 }
 POOLED = ATTACKED["agents"]
@@ -155,7 +157,7 @@ def train_side_by_side(task_names: list[str], rows: list[str], arguments: argpar
     from jaxbyz.reproduction.subprocesses import run_in_processes
 
     jobs = [(name, list(batch)) for name in task_names for batch in batches(name, rows, arguments)]
-    jobs.sort(key=lambda job: "gradient-found" not in job[1])
+    jobs.sort(key=lambda job: not job[1][0].startswith("gradient-found"))
     options = ["--seeds", str(arguments.seeds), "--seed", str(arguments.seed), "--out", str(arguments.out)]
     options += [word for setting in arguments.set for word in ("--set", setting)]
     for option in ("trajectories", "preset", "label"):
