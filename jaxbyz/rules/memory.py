@@ -309,9 +309,10 @@ def votes_of_groups(
     A group of m senders that are alike has at least m − f honest senders, so each of them has the vote
     max(m − f, 0)/m. The size m of the group of a sender is 1 plus how alike every other one is, between 0 and 1. With
     the likeness c of two senders, the median c₀ of all pairs and the standard deviation s of honest pairs, this is the
-    larger one of ((c − c₀)/(1 − c₀))² and a ramp from 0 to 1 where (c − c₀)/s goes from 3.5 to 5. Only the ramp takes
-    the last vote of a group: senders may be on the same side by chance, but not so often. s² is the square of the
-    robust deviation of all pairs plus 0.2²/T.
+    larger one of ((c − c₀ − s)/(1 − c₀))² and a ramp from 0 to 1 where (c − c₀)/s goes from 3.5 to 5. Only the ramp
+    takes the last vote of a group: senders may be on the same side by chance, but not so often. s² is the square of
+    the robust deviation of all pairs plus 0.2²/T. Without the −s, honest senders that follow a strong common gradient
+    with different amounts of noise would lose more votes in the first batches than three liars that oppose it.
 
     Args:
         likeness: the mean cosine between what two senders send in the same batch.
@@ -327,7 +328,7 @@ def votes_of_groups(
     deviation = root(jnp.square(of_pairs) + USUAL_COSINE**2 / batches)
     others = ~jnp.eye(len(likeness), dtype=bool)
     sure = jnp.where(others, jnp.clip((excess / deviation - ALIKE) / (SURE - ALIKE), 0.0, 1.0), 0.0)
-    same = jnp.square(jnp.clip(excess / (1.0 - usual), 0.0, 1.0))
+    same = jnp.square(jnp.clip((excess - deviation) / (1.0 - usual), 0.0, 1.0))
     size = 1.0 + jnp.sum(jnp.where(others, jnp.maximum(same, sure), 0.0), axis=1)
     # XLA may compute the operands of a maximum again and round them otherwise, so that its derivative becomes 0/0.
     surest = jax.lax.stop_gradient(jnp.max(sure, axis=1))

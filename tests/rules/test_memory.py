@@ -76,7 +76,7 @@ class Reference:
                 excess = likeness[i, j] - usual
                 if i != j:
                     sure = np.clip((excess / spread - 3.5) / 1.5, 0, 1)
-                    size, surest = size + max(np.clip(excess / (1 - usual), 0, 1) ** 2, sure), max(surest, sure)
+                    size, surest = size + max(np.clip((excess - spread) / (1 - usual), 0, 1) ** 2, sure), max(surest, sure)
             votes.append(max(size - F, 1 - surest) / size * min(2 * self.trust[i], 1) * (not self.out[i]))
         return np.array(votes)
 
@@ -193,6 +193,16 @@ def test_noise_alone_makes_few_senders_alike(agents, byzantine, batches):
     likeness = jnp.asarray(np.einsum("rtid,rtjd->rij", units, units) / batches)
     votes = jax.vmap(lambda one: votes_of_groups(one, jnp.float32(batches), len(one), byzantine))(likeness)
     assert jnp.mean(votes < 0.8 * jnp.mean(votes, axis=1, keepdims=True)) < 0.005
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_strong_gradient_does_not_make_honest_senders_alike_in_the_first_batch(seed):
+    rng, parameters = np.random.default_rng(seed), 6
+    noise = rng.uniform(0.1, 2.0, size=(K, 1)) * rng.normal(size=(K, parameters))
+    messages = np.where(np.arange(K)[:, None] < F, -1.0, 1.0 + noise)
+    units = messages / np.linalg.norm(messages, axis=1, keepdims=True)
+    votes = votes_of_groups(jnp.asarray(units @ units.T, jnp.float32), jnp.float32(1), K, F)
+    assert jnp.mean(votes[F:]) > 0.95
 
 
 def test_liars_with_noise_of_their_own_are_recognised_over_time():
