@@ -76,7 +76,8 @@ class Reference:
                 excess = likeness[i, j] - usual
                 if i != j:
                     sure = np.clip((excess / spread - 3.5) / 1.5, 0, 1)
-                    size, surest = size + max(np.clip((excess - spread) / (1 - usual), 0, 1) ** 2, sure), max(surest, sure)
+                    same = np.clip((excess - spread) / (1 - usual), 0, 1) ** 2
+                    size, surest = size + max(same, sure), max(surest, sure)
             votes.append(max(size - F, 1 - surest) / size * min(2 * self.trust[i], 1) * (not self.out[i]))
         return np.array(votes)
 
