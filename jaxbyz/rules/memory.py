@@ -312,7 +312,7 @@ def votes_of_groups(
     larger one of ((c − c₀ − s)/(1 − c₀))² and a ramp from 0 to 1 where (c − c₀)/s goes from 3.5 to 5. Only the ramp
     takes the last vote of a group: senders may be on the same side by chance, but not so often. s² is the square of
     the robust deviation of all pairs plus 0.2²/T. Without the −s, honest senders that follow a strong common gradient
-    with different amounts of noise would lose more votes in the first batches than three liars that oppose it.
+    with different amounts of noise can lose more votes in the first batches than three liars that oppose it.
 
     Args:
         likeness: the mean cosine between what two senders send in the same batch.
