@@ -7,7 +7,7 @@ A hash says that a record was not damaged; anybody can write a correct one. Ever
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,12 @@ def load_results(source: str | Path, suite: Suite) -> dict[Cell, CellResult]:
     Raises:
         UsageError: if a record is damaged, belongs to another suite or is refused, or there is no result.
     """
-    found = check_results(list(read_records(source, suite, CELL).values()), suite)
+    return results_among(read_records(source, suite).values(), source, suite)
+
+
+def results_among(records: Iterable[StoredRecord], source: str | Path, suite: Suite) -> dict[Cell, CellResult]:
+    """Return the results among the records of a source, as `load_results` does."""
+    found = check_results([record for record in records if CELL in record.content], suite)
     if not found:
         raise UsageError(f"{source}: no results here; `jaxbyz benchmark run {suite.name} --out {source}` makes some")
     return {result.cell: result for result in found}

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxbyz.benchmark.checks import load_results
+from jaxbyz.benchmark.checks import results_among
 from jaxbyz.benchmark.entries import NO_ATTACK, Cell, select
-from jaxbyz.benchmark.results import CellResult, load_certificates
+from jaxbyz.benchmark.records import read_records
+from jaxbyz.benchmark.results import CellResult, certificates_among
 from jaxbyz.benchmark.running import rules_of
 from jaxbyz.benchmark.scores import (
     CellScore,
@@ -82,7 +83,8 @@ def load_leaderboard(
 ) -> dict[str, Any]:
     """Return the leaderboard of a folder or a .jsonl.gz file, over all settings or some."""
     loaded = load_suite(suite)
-    results, certificates = load_results(source, loaded), load_certificates(source, loaded)
+    records = read_records(source, loaded).values()
+    results, certificates = results_among(records, source, loaded), certificates_among(records)
     chosen = select("task", tasks, list(loaded.tasks)), select("federation", federations, list(loaded.federations))
     settings = tuple((t, f) for t, f in loaded.settings if t in chosen[0] and f in chosen[1])
     return leaderboard(loaded._replace(settings=settings), results, certificates)

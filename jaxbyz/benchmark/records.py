@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,7 +105,7 @@ def read_record(path: Path, suite: Suite) -> StoredRecord:
 
 def _check(place: str, content: dict[str, Any], suite: Suite) -> str:
     """Return the name of a record; refuse another format, hash or suite, and values of the wrong type."""
-    if any(not text.isprintable() for text in _texts(content)):
+    if not _is_printable(content):
         raise UsageError(f"{place}: a text in it contains control characters")
     if content.get("format") != FORMAT:
         raise UsageError(f"{place}: of another version (format {content.get('format')}, this one reads {FORMAT})")
@@ -126,17 +126,11 @@ def _check(place: str, content: dict[str, Any], suite: Suite) -> str:
     return record_name(content["task"], content["entry"])
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in JSON values, the names of objects among them."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
+def _is_printable(content: dict[str, Any]) -> bool:
+    """Whether no text in JSON values, the names of objects among them, has control characters."""
+    text = json.dumps(content, ensure_ascii=False)
+    escapes_left = text.replace("\\\\", "").replace('\\"', "")  # without those of backslashes and quotation marks
+    return text.isprintable() and "\\" not in escapes_left
 
 
 def _check_types(place: str, content: Mapping[str, Any], types: Mapping[str, Any]) -> None:

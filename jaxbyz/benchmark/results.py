@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxbyz.benchmark.entries import Cell
-from jaxbyz.benchmark.records import CELL, CERTIFICATE, StoredRecord, read_records, record_path, write_record
+from jaxbyz.benchmark.records import CELL, CERTIFICATE, StoredRecord, record_path, write_record
 from jaxbyz.benchmark.suite import Suite
 from jaxbyz.configuration.config import Config
 from jaxbyz.configuration.resolving import to_dict
@@ -154,7 +154,7 @@ def result_of(record: StoredRecord) -> CellResult:
     )
 
 
-def load_certificates(source: str | Path, suite: Suite) -> dict[tuple[str, str], dict[str, Any]]:
-    """Read the certificates of a folder or a .jsonl.gz file: (federation, rule) -> fields of `Certificate`."""
-    contents = [record.content for record in read_records(source, suite, CERTIFICATE).values()]
+def certificates_among(records: Iterable[StoredRecord]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the certificates among records: (federation, rule) -> fields of `Certificate`."""
+    contents = [record.content for record in records if CERTIFICATE in record.content]
     return {(content["federation"], content["rule"]): content[CERTIFICATE] for content in contents}

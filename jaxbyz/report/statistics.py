@@ -183,11 +183,16 @@ def probability_of_improvement(
     values, resampled = [], []
     for x, y in pairs:
         wins = (x[:, None] > y) + 0.5 * (x[:, None] == y)
-        rows = generator.integers(len(x), size=(resamples, len(x), 1))
-        columns = generator.integers(len(y), size=(resamples, 1, len(y)))
+        first, second = (_how_often_drawn(generator, len(runs), resamples) for runs in (x, y))
         values.append(wins.mean())
-        resampled.append(wins[rows, columns].mean(axis=(1, 2)))
+        resampled.append(np.sum(first @ wins * second, axis=1) / wins.size)
     return Estimate(np.asarray(np.mean(values)), *percentile_interval(np.mean(resampled, axis=0), confidence))
+
+
+def _how_often_drawn(generator: np.random.Generator, count: int, resamples: int) -> np.ndarray:
+    """Draw as many of `count` runs as there are, with replacement: how often each, `[resamples, count]`."""
+    drawn = generator.integers(count, size=(resamples, count)) + count * np.arange(resamples)[:, None]
+    return np.bincount(drawn.ravel(), minlength=resamples * count).reshape(resamples, count)
 
 
 def within(estimate: Estimate, rows: np.ndarray, bounds: tuple[float, float]) -> Estimate:

@@ -118,7 +118,7 @@ def test_the_board_the_table_and_an_independent_script_agree(tmp_path, capsys, m
     assert drawn["entries"] == board["entries"]
 
 
-@pytest.mark.parametrize("suite", ["v2-lite"])
+@pytest.mark.parametrize("suite", ["v2", "v2-lite"])
 def test_published_scores_follow_from_the_files(suite, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "suite")
     results = ROOT / f"benchmarks/results/benchmark/{suite}.jsonl.gz"
