@@ -145,18 +145,20 @@ def _family_once(
     """Build a family; the cache is that of `_build_once`. All numbers of the configuration stand for any others."""
     check_memory(config)
     together = one_of([make_attack(name, config.agents, config.byzantine) for name in attacks]) if attacks else None
-    template, names = build(config, 1, attack=together, read_start=read_start), tuple(numbers_of(config))
+    environment, names = environment_of(config), tuple(numbers_of(config))
+    policy = policy_of(config, environment, read_start)  # not always the template's: that of an ensemble is a vote
+
+    def with_optimizer(config: Config, decay: Any) -> Algorithm:
+        settings = replace(config, optimizer=make_optimizer(config, decay), attack=together or config.attack)
+        return algorithms[config.algorithm].factory(environment, policy, settings)
 
     def vary(numbers: Mapping[str, Array]) -> Algorithm:
         inputs: dict[str, Any] = {name: numbers[name] for name in names}
-        own = replace(config, **inputs)
         with jax.ensure_compile_time_eval():  # what does not depend on the numbers is computed now
-            optimizer = make_optimizer(own, numbers.get(DECAY))
-            settings = replace(own, optimizer=optimizer, attack=together or config.attack)
-            algorithm = algorithms[config.algorithm].factory(template.environment, template.policy, settings)
+            algorithm = with_optimizer(replace(config, **inputs), numbers.get(DECAY))
         return starting_with_attack(algorithm, numbers[ATTACK]) if attacks else algorithm
 
-    return Family(template, vary, repr((config, attacks)))
+    return Family(with_optimizer(config, 1), vary, repr((config, attacks)))
 
 
 def cached_algorithm(config: Config, iterations: int = 1, read_start: ReadStart | None = None) -> Algorithm:

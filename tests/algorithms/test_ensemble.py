@@ -9,8 +9,9 @@ import optax
 import pytest
 
 import jaxbyz as jb
-from jaxbyz.algorithms import ensemble
+from jaxbyz.algorithms import algorithms, ensemble
 from jaxbyz.cli.evaluate import policy_owner
+from jaxbyz.configuration.building import build, family_of, numbers_of
 from jaxbyz.policies import most_likely, voting
 from jaxbyz.policies.voting import geometric_median, majority
 from jaxbyz.sampling import tabular_mdp as tabular
@@ -162,3 +163,12 @@ def test_options_that_the_ensemble_does_not_read_do_not_limit_its_liars():
     assert (
         jb.resolve("default", algorithm="ensemble", agents=13, byzantine=4, groups=13, participation=0.3).byzantine == 4
     )
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in algorithms])
+def test_a_run_with_its_numbers_as_inputs_trains_what_the_configuration_describes(name):
+    """Not an ensemble of ensembles, whose votes have no gradients."""
+    config = jb.resolve("default", algorithm=name, env="TabularMDP", agents=1 if name == "page-pg" else 6)
+    described, varied = build(config), family_of(config).vary(numbers_of(config))
+    assert varied.policy.size == described.policy.size
+    assert jax.eval_shape(varied.init, KEY) == jax.eval_shape(described.init, KEY)
