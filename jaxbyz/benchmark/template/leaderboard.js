@@ -115,7 +115,9 @@ function sentence(entry) {
   return `${entry.name} ${how} under its worst attacks (${row.worst}), and loses ${perCent(row.failed)} of the seeds${price}.`.replaceAll("-", (dash, at, text) => (/[a-z]/.test(text[at - 1] || "") ? dash : "−"));
 }
 function drawScale() {
-  byId("findings").append(...data.entries.map(sentence).filter((text) => text !== null).map((text) => htmlElement("li", {}, text)));
+  const said = data.entries.map(sentence).filter((text) => text !== null).map((text) => htmlElement("li", {}, text)), others = said.splice(6);
+  byId("findings").append(...said);
+  if (others.length) byId("findings").after(htmlElement("details", {}, htmlElement("summary", {}, `the other ${others.length} entries in words`), htmlElement("ul", {}, ...others)));
   const digits = (value, found) => (Math.max(...Object.values(found.references).map(Math.abs)) < 10 ? value.toFixed(2) : value.toFixed(1)).replace("-", "−");
   const rows = data.settings.filter((setting) => setting.references).map((setting) => {
     const { alone, mean: federation, pooled } = setting.references, text = (value) => digits(value, setting), gain = setting.gain;
