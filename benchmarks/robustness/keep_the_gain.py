@@ -13,6 +13,7 @@ agent alone, paired by seed; that of the gain (honest − alone) is in the first
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def table(arguments: argparse.Namespace) -> None:
     returns = mean_returns(arguments.label)
     trained = dict.fromkeys(task for task, row in returns if row not in NOT_ATTACKS)
     complete = [task for task in trained if all((task, row) in returns for row in REFERENCES)]
-    tasks = [task for task in arguments.tasks or complete if task in complete]
+    tasks = arguments.tasks or complete
+    if unknown := [task for task in tasks if task not in complete]:
+        sys.exit(f"{unknown[0]}: no attack has been trained with a rule that remembers; there are {', '.join(complete)}")
     attacks = sorted({row for task, row in returns if task in tasks and row not in NOT_ATTACKS})
 
     def cell(task: str, row: str) -> str:
