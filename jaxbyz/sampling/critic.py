@@ -153,16 +153,17 @@ def critic(observation_size: int, settings: CriticSettings) -> Critic:
         mean, deviation = mean_and_deviation(targets, episodes.alive)
         states = jax.vmap(rescale)(states, mean, deviation)
         shift, scale = (x[None, :, None, None] for x in (states.shift, states.scale))
-        weights = weights_in_parts(episodes.alive, settings.critic_parts)
+        parts = min(settings.critic_parts, len(episodes.alive))  # every part has a chunk
+        weights = weights_in_parts(episodes.alive, parts)
         steps = (episodes.observations, (targets - shift) / scale, weights)
         gradients = repeatable_sum(
-            jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks, settings.critic_parts
+            jax.grad(half_squared_error), states.network, steps, episodes.alive, episodes.chunks, parts
         )
 
-        living_parts = jnp.clip(episodes.chunks, 1, settings.critic_parts)  # those that contain a step
+        living_parts = jnp.clip(episodes.chunks, 1, parts)  # those that contain a step
 
         def local_step(i: Array, states: CriticState) -> CriticState:
-            part = 0 if settings.critic_parts == 1 else i % living_parts  # a constant compiles to a smaller program
+            part = 0 if parts == 1 else i % living_parts  # a constant compiles to a smaller program
             gradient = gradients(states.network, part)
             updates, optimizer_state = jax.vmap(optimizer.update)(gradient, states.optimizer)
             return states._replace(network=optax.apply_updates(states.network, updates), optimizer=optimizer_state)
