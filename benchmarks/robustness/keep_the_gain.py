@@ -48,7 +48,7 @@ def table(arguments: argparse.Namespace) -> None:
     complete = [task for task in trained if all((task, row) in returns for row in REFERENCES)]
     tasks = arguments.tasks or complete
     if unknown := [task for task in tasks if task not in complete]:
-        sys.exit(f"{unknown[0]}: no attack was trained with a rule that remembers; there are {', '.join(complete)}")
+        sys.exit(f"unknown task {unknown[0]!r}, or its table has no rule that remembers; known: {', '.join(complete)}")
     attacks = sorted({row for task, row in returns if task in tasks and row not in NOT_ATTACKS})
 
     def cell(task: str, row: str) -> str:

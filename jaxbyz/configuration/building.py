@@ -83,6 +83,17 @@ def build(
     environment = environment_of(config)
     policy = policy_of(config, environment, read_start)
     optimizer = make_optimizer(config, iterations) if optimizer is None else optimizer
+    return _build_in(environment, policy, config, optimizer, attack)
+
+
+def _build_in(
+    environment: Environment,
+    policy: Policy,
+    config: Config,
+    optimizer: optax.GradientTransformation,
+    attack: Attack | None,
+) -> Algorithm:
+    """Return the algorithm of a configuration, with parts that exist; an attack replaces the configured one."""
     settings = replace(config, optimizer=optimizer, attack=config.attack if attack is None else attack)
     return algorithms[config.algorithm].factory(environment, policy, settings)
 
@@ -147,18 +158,16 @@ def _family_once(
     together = one_of([make_attack(name, config.agents, config.byzantine) for name in attacks]) if attacks else None
     environment, names = environment_of(config), tuple(numbers_of(config))
     policy = policy_of(config, environment, read_start)  # not always the template's: that of an ensemble is a vote
-
-    def with_optimizer(config: Config, decay: Any) -> Algorithm:
-        settings = replace(config, optimizer=make_optimizer(config, decay), attack=together or config.attack)
-        return algorithms[config.algorithm].factory(environment, policy, settings)
+    template = _build_in(environment, policy, config, make_optimizer(config, 1), together)
 
     def vary(numbers: Mapping[str, Array]) -> Algorithm:
         inputs: dict[str, Any] = {name: numbers[name] for name in names}
+        own = replace(config, **inputs)
         with jax.ensure_compile_time_eval():  # what does not depend on the numbers is computed now
-            algorithm = with_optimizer(replace(config, **inputs), numbers.get(DECAY))
+            algorithm = _build_in(environment, policy, own, make_optimizer(own, numbers.get(DECAY)), together)
         return starting_with_attack(algorithm, numbers[ATTACK]) if attacks else algorithm
 
-    return Family(with_optimizer(config, 1), vary, repr((config, attacks)))
+    return Family(template, vary, repr((config, attacks)))
 
 
 def cached_algorithm(config: Config, iterations: int = 1, read_start: ReadStart | None = None) -> Algorithm:

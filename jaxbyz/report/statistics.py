@@ -190,7 +190,7 @@ def probability_of_improvement(
 
 
 def _how_often_drawn(generator: np.random.Generator, count: int, resamples: int) -> np.ndarray:
-    """Draw as many of `count` runs as there are, with replacement: how often each, `[resamples, count]`."""
+    """Draw `count` of `count` runs with replacement, many times: how often each was drawn, `[resamples, count]`."""
     drawn = generator.integers(count, size=(resamples, count)) + count * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * count).reshape(resamples, count)
 
